@@ -13,10 +13,12 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
+from search_r1.record import Record, read_forests
 from search_r1.types import Rewards
 
 USER_ERROR = 2
@@ -27,14 +29,16 @@ class Forwarded(NamedTuple):
     """A sub-command that another package parses and runs, since it has dependencies of its own."""
 
     module: str
-    extra: str
+    extras: tuple[str, ...]
     help: str
 
 
 FORWARDED: dict[str, Forwarded] = {
-    "train": Forwarded("verl_tree_grpo.main", "gpu", "train a policy: key=value overrides follow"),
-    "index": Forwarded("retrieval_server.cli", "serve", "build a retrieval index"),
-    "serve": Forwarded("retrieval_server.cli", "serve", "run the retrieval server"),
+    "train": Forwarded(
+        "verl_tree_grpo.main", ("gpu", "cpu"), "train a policy: key=value overrides follow"
+    ),
+    "index": Forwarded("retrieval_server.cli", ("serve",), "build a retrieval index"),
+    "serve": Forwarded("retrieval_server.cli", ("serve",), "run the retrieval server"),
 }
 
 
@@ -63,22 +67,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def forward_train(overrides: list[str]) -> int:
     """Hand the rest of the command line to the trainer."""
-    with requires("train"):
-        module = importlib.import_module(FORWARDED["train"].module)
+    forwarded = FORWARDED["train"]
+    with requires("train", *forwarded.extras):
+        module = importlib.import_module(forwarded.module)
     return module.main(overrides) or 0
 
 
 def forward_to_server(command: str, arguments: list[str]) -> int:
     """Let the retrieval server's package parse and run ``index`` or ``serve``."""
-    with requires(command):
-        module = importlib.import_module(FORWARDED[command].module)
+    forwarded = FORWARDED[command]
+    with requires(command, *forwarded.extras):
+        module = importlib.import_module(forwarded.module)
         parser = argparse.ArgumentParser(prog="tree-grpo")
         getattr(module, f"add_{command}_parser")(parser.add_subparsers(required=True))
         return getattr(module, f"run_{command}")(parser.parse_args(arguments)) or 0
 
 
 @contextmanager
-def requires(command: str, extra: str | None = None) -> Generator[None]:
+def requires(command: str, *extras: str) -> Generator[None]:
     """Name the extra to install where ``command`` misses a package; our own faults pass through."""
     try:
         yield
@@ -86,10 +92,10 @@ def requires(command: str, extra: str | None = None) -> Generator[None]:
         package = (error.name or "").partition(".")[0]
         if package in OUR_PACKAGES and importlib.util.find_spec(package) is not None:
             raise
-        extra = extra or FORWARDED[command].extra
+        choices = " or ".join(f"'tree-grpo[{extra}]'" for extra in extras)
         raise MissingDependency(
             f"{command} needs the package {package!r}, which is not installed; "
-            f"run: pip install 'tree-grpo[{extra}]'"
+            f"run: pip install {choices}"
         ) from error
 
 
@@ -178,7 +184,6 @@ def parse_rewards(text: str) -> Rewards:
 
 def run_view(args: argparse.Namespace) -> int:
     """Draw one forest by its position, or all forests of a prompt."""
-    from search_r1.record import read_forests
     from search_r1.view.terminal import draw
 
     records = read_forests(args.file, skip_torn=True)
@@ -187,7 +192,7 @@ def run_view(args: argparse.Namespace) -> int:
         if not chosen:
             raise ValueError(f"{args.file} holds no forest with the uid {args.uid!r}")
     else:
-        chosen = [_pick(list(records), args.index, args.file)]
+        chosen = [_pick(records, args.index, args.file)]
     for record in chosen:
         if record.step is not None:
             print(f"step {record.step}")
@@ -195,10 +200,12 @@ def run_view(args: argparse.Namespace) -> int:
     return 0
 
 
-def _pick(records: list[Any], index: int, path: str) -> Any:
-    if not -len(records) <= index < len(records):
-        raise ValueError(f"{path} holds {len(records)} forests, there is no number {index}")
-    return records[index]
+def _pick(records: Iterator[Record], index: int, path: str) -> Record:
+    # reads no further than it must: recordings of long runs are large
+    head = list(records) if index < 0 else list(islice(records, index + 1))
+    if not -len(head) <= index < len(head):
+        raise ValueError(f"{path} holds {len(head)} forests, there is no number {index}")
+    return head[index]
 
 
 def run_plot(args: argparse.Namespace) -> int:
@@ -209,10 +216,11 @@ def run_plot(args: argparse.Namespace) -> int:
 
 
 def run_geohop(args: argparse.Namespace) -> int:
-    """Build the synthetic geohop data set."""
+    """Build the synthetic geohop data set and print what was written."""
     options = {k: v for k, v in vars(args).items() if k not in ("command", "run")}
     with requires("data build geohop", "data"):
-        importlib.import_module("search_r1.data.geohop").build(options.pop("out_dir"), **options)
+        geohop = importlib.import_module("search_r1.data.geohop")
+        print(json.dumps(geohop.build(options.pop("out_dir"), **options)))
     return 0
 
 

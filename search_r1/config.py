@@ -30,6 +30,8 @@ class TreeConfig:
         observation_keep: which end of an over-long passage block stays, ``start`` or ``end``.
         max_query_chars: a longer query is cut to this many characters.
         max_error_fraction: a step with a larger share of failed leaves stops the run.
+        max_probability_gap: a step whose mean absolute difference between rollout and trainer
+            probabilities is larger stops the run: the engine samples from other weights (FC-46).
         seed: root of every random choice.
         retriever_url: base URL of the retrieval server.
         retriever_timeout_s: limit of one request, seconds.
@@ -55,6 +57,7 @@ class TreeConfig:
     observation_keep: str = "start"
     max_query_chars: int = 1000
     max_error_fraction: float = 0.1
+    max_probability_gap: float = 0.05
     seed: int = 1
     retriever_url: str = "http://127.0.0.1:8000"
     retriever_timeout_s: float = 30.0
@@ -100,7 +103,7 @@ class TreeConfig:
 
     @property
     def response_tokens(self) -> int:
-        """Limit of a branch in tokens: ``max_response_tokens``, or every turn and observation full."""
+        """Limit of a branch, tokens: ``max_response_tokens``, or the sum of its parts."""
         if self.max_response_tokens is not None:
             return self.max_response_tokens
         return (self.max_turns + 1) * self.max_turn_tokens + (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -55,13 +55,13 @@ def examine(retriever_url: str | None = None) -> Iterator[Check]:
         yield check_reachable(retriever_url)
 
 
-def check_verl(find_origin: Callable[[str], str | None] | None = None) -> Check:
+def check_verl() -> Check:
     """Whether ``import verl`` gives upstream: a file of its own, in the supported version.
 
     Without upstream, the source folder ``verl/`` of this project would be taken for an empty
     namespace package, whose ``__file__`` is None.
     """
-    origin = (find_origin or _find_origin)("verl")
+    origin = _find_origin("verl")
     if origin is None:
         if importlib.util.find_spec("verl") is None:
             return Check(None, "verl not installed (only for: training)")

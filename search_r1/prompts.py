@@ -23,7 +23,10 @@ TEMPLATES: dict[str, str] = {
     ),
     "bare": "{question}",
 }
-"""User messages by name: ``search_r1`` explains the protocol, ``bare`` is for policies that know it."""
+"""User messages by name.
+
+``search_r1`` explains the protocol; ``bare`` is for policies that know it.
+"""
 
 INVALID_TURN = (
     "\n\nThat turn held no valid action. To search, put the query between <search> and </search>. "

@@ -86,7 +86,7 @@ def score_leaves(forest: Forest, scorer: Scorer) -> None:
 
 
 async def extend_to_leaf(tree: Tree, start: int, query: Query, agent: Agent) -> list[Step]:
-    """Continue from a node, turn by turn, until the branch ends; the last step has a stop reason."""
+    """Continue from a node, turn by turn, until the branch ends in a step with a stop reason."""
     context = tree.context(start)
     depth = tree.nodes[start].depth
     steps: list[Step] = []
@@ -101,7 +101,7 @@ async def extend_to_leaf(tree: Tree, start: int, query: Query, agent: Agent) -> 
 async def take_turn(
     context: Sequence[int], prompt_length: int, depth: int, uid: str, agent: Agent
 ) -> Step:
-    """One turn: sample, parse, act. ``depth`` turns were used up before; ``max_turns`` forces the end.
+    """One turn: sample, parse, act. ``depth`` turns were used up; ``max_turns`` forces the end.
 
     A search in the forced turn is not run, so the search count equals real retriever calls (FC-21).
     """
@@ -119,7 +119,7 @@ async def take_turn(
 
 
 async def sample_turn(context: Sequence[int], max_tokens: int, uid: str, agent: Agent) -> Step:
-    """Sample one turn and cut it behind its action: ids, log-probs and text end together (FC-05)."""
+    """Sample one turn, cut behind its action: ids, log-probs and text end together (FC-05)."""
     policy, started = agent.policy, time.perf_counter()
     try:
         out = await policy.generate(

@@ -16,8 +16,9 @@ class ForestSummary:
     """One forest, small enough to send between processes.
 
     ``shared_blocks`` counts the full KV blocks of each request that its tree had computed before,
-    ``served_blocks`` those of them the engine took from its prefix cache. ``distinct_tokens`` counts
-    every token of the trees once, ``flat_tokens`` once a kept leaf.
+    ``served_blocks`` those of them the engine took from its prefix cache. ``distinct_tokens``
+    counts every token of the trees once, ``flat_tokens`` once a kept leaf. ``weight_versions`` are
+    the policy versions that sampled it, as the engine reported them.
     """
 
     uid: str
@@ -34,6 +35,7 @@ class ForestSummary:
     served_blocks: int
     flat_tokens: int
     distinct_tokens: int
+    weight_versions: tuple[int, ...] = ()
 
 
 def summarise_forest(forest: Forest, *, block_size: int = 16, subset: str = "") -> ForestSummary:
@@ -60,14 +62,16 @@ def summarise_forest(forest: Forest, *, block_size: int = 16, subset: str = "") 
         flat_tokens=sum(len(t.prompt_ids) + len(t.response_ids) for t in trajectories),
         distinct_tokens=len(forest.query.prompt_ids)
         + sum(len(s.token_ids) + len(s.observation_ids) for s in steps),
+        weight_versions=tuple(sorted({v for s in steps if (v := s.weight_version) is not None})),
     )
 
 
 def _blocks(tree: Tree, block_size: int) -> tuple[int, int]:
     """(shared, served) full KV blocks over all requests of a tree.
 
-    A branch's first turn shares its whole context with the tree; a later turn shares all but the
-    observation it is the first to read. The engine always computes the last token itself.
+    A branch's first turn shares its whole context with the tree. A later turn shares all but the
+    observation it is the first to read and the sampled token before it, which was never fed back.
+    The engine always computes the last token of a request itself.
     """
     shared_blocks = served_blocks = 0
     seen: set[int] = set()
@@ -76,7 +80,8 @@ def _blocks(tree: Tree, block_size: int) -> tuple[int, int]:
             continue
         context = len(tree.context(node.parent))
         parent = tree.nodes[node.parent].step
-        new = 0 if node.parent in seen or parent is None else len(parent.observation_ids)
+        fresh = node.parent not in seen and parent is not None
+        new = len(parent.observation_ids) + 1 if fresh and parent is not None else 0
         first_of_tree = parent is None and node.parent not in seen
         seen.add(node.parent)
         if first_of_tree:
@@ -163,6 +168,30 @@ def check_failures(summaries: Sequence[ForestSummary], max_error_fraction: float
         "Failed leaves carry no reward and train nothing; repair the cause and start the same "
         "command again, it resumes from the last checkpoint."
     )
+
+
+def check_versions(summaries: Sequence[ForestSummary], expected: int) -> None:
+    """Stop a run whose engine sampled from other weights than the trainer holds (FC-46)."""
+    seen = {version for s in summaries for version in s.weight_versions}
+    if seen - {expected}:
+        raise RuntimeError(
+            f"the rollout engine sampled from policy versions {sorted(seen)}, expected only "
+            f"{expected}: the weight update did not reach it. Training on such samples would be "
+            "off-policy without a correction; check the weight sync of the engine"
+        )
+
+
+def check_probability_gap(gap: float, limit: float) -> None:
+    """Stop a run whose rollout and trainer disagree on the probability of sampled tokens (FC-46).
+
+    ``gap`` is the mean absolute difference of probabilities over the step's sampled tokens.
+    """
+    if gap > limit:
+        raise RuntimeError(
+            f"rollout and trainer probabilities differ by {gap:.4f} on average, the limit "
+            f"tree.max_probability_gap is {limit}: the engine holds stale or broken weights, or "
+            "its precision differs too much from the trainer's"
+        )
 
 
 def _share(flags: Iterable[bool]) -> float:

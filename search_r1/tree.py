@@ -17,7 +17,9 @@ ROOT = 0
 
 @dataclass(slots=True)
 class Node:
-    """One agent step in the arena. ``depth`` counts steps from the root; the root has 0 and no step.
+    """One agent step in the arena.
+
+    ``depth`` counts steps from the root, which has 0 and no step.
 
     ``kept`` is False for a leaf that was grown but not among the K returned by its tree.
     """

@@ -126,7 +126,7 @@ class Step:
     observation_ids: tuple[int, ...] = ()
     observation: str = ""
     documents: tuple[Document, ...] = ()
-    cost: Cost = Cost()
+    cost: Cost = field(default_factory=Cost)
     stop: StopReason | None = None
     failure: Failure | None = None
     weight_version: int | None = None
@@ -134,7 +134,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The score of one leaf. ``value`` trains, ``metrics`` (em, f1, format, ...) are for reading."""
+    """The score of one leaf: ``value`` trains, ``metrics`` (em, f1, format, ...) inform."""
 
     value: float
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])

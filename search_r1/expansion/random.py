@@ -1,4 +1,4 @@
-"""The reference's choice: uniform over the root and all nodes that are not leaves, with replacement.
+"""The reference's choice: uniform with replacement over the root and all nodes but leaves.
 
 Source: arXiv 2509.21240, section on tree search; public code of the paper. On short questions most
 picks are the root, so a tree costs more than the paper's formula says.
@@ -12,5 +12,5 @@ from search_r1.tree import Tree
 
 
 def select(tree: Tree, n: int, rng: Random) -> list[int]:
-    """Draw ``n`` node indices, repeats allowed. A tree without inner nodes gives the root n times."""
+    """Draw ``n`` node indices, repeats allowed; a tree without inner nodes gives the root."""
     return rng.choices(tree.expandable, k=n)

@@ -73,6 +73,8 @@ def _add_children(
 def _describe_step(step: Step) -> list[tuple[str, str]]:
     kind = step.action.kind
     parts = [(f"{kind.value} ", ACTION_STYLES[kind]), (step.action.text, "")]
+    if step.failure is not None and not step.token_ids:
+        parts.clear()  # nothing was sampled, so there is no action to show
     titles = [document.title for document in step.documents[:MAX_TITLES]]
     if titles:
         parts.append((f"  -> {'; '.join(titles)}", "blue"))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_r1.credit import ESTIMATORS, estimate
-from search_r1.credit.groups import z_scores
 from search_r1.credit.grouped import advantages_by_row
+from search_r1.credit.groups import z_scores
 from search_r1.testing import forest
 
 ONE_HIT = [[1, 0.2, 0.2], [0.2, 0.2, 0.2]]

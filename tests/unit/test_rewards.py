@@ -27,6 +27,7 @@ def reward(name, answer, golden="Oslo", form=VALID, **kwargs):
 def test_normalisation_lowers_drops_punctuation_and_articles_and_squeezes_spaces():
     assert normalise("  The  LODGE, (an old-ish one)\t") == "lodge oldish one"
     assert normalise("theatre another a") == "theatre another"
+    assert normalise("war–the–peace") == "war– –peace"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,7 @@ def test_a_gold_that_normalises_to_nothing_is_neither_free_nor_fatal(answer, gol
         ("Os", "Oslo", 0, 0),
         ("2010", "1", 0, 0),
         ("a b b", "b c", 0, 0.5),
+        ("b b", "b b c", 0, 0.8),
     ],
 )
 def test_containing_the_gold_is_not_matching_it(answer, golden, em, score):

@@ -42,8 +42,8 @@ def row_advantages(
 def register_estimators(register: Any) -> None:
     """Tell verl the names, so that its configuration checks know them.
 
-    ``register`` is ``verl.trainer.ppo.core_algos.register_adv_est``. ``grpo`` is upstream's own name
-    and stays upstream's there; the tree trainer computes all of them through this module.
+    ``register`` is ``verl.trainer.ppo.core_algos.register_adv_est``. ``grpo`` is upstream's own
+    name and stays upstream's there; the tree trainer computes all of them through this module.
     """
     for name in ESTIMATORS:
         if name != "grpo":
@@ -58,7 +58,7 @@ def _as_verl_estimator(name: str) -> Any:
         tree_uid: np.ndarray | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rewards and mask (B, R), prompt ids ``index`` (B,), tree ids (B,) -> advantages (B, R)."""
+        """Rewards, mask (B, R), prompt ids ``index`` (B,), tree ids (B,) -> advantages (B, R)."""
         if index is None or tree_uid is None:
             raise ValueError(
                 f"adv_estimator={name} needs the prompt id and the tree id of every row; use "

@@ -2,7 +2,7 @@
 
 A check is a function from the configuration to messages, none where all is well; each says what,
 got, expected and what to do. ``STRUCTURE`` concerns the configuration alone, ``FILES`` the content
-of files that are there, ``SURROUNDINGS`` what has to be there: a dry run only warns about the last.
+of files that are here, ``SURROUNDINGS`` what has to be here: a dry run only warns about the last.
 All failures are collected, so that one run shows them all.
 """
 
@@ -14,25 +14,27 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
+
 from search_r1.credit import ESTIMATORS
 from search_r1.expansion import EXPANDERS
 from search_r1.rewards import REWARDS
-
-from verl_tree_grpo import check_files
+from verl_tree_grpo import check_data, check_model
 from verl_tree_grpo.recipe import data_parallel_size, derive, tree_config, world_size
 
 Check = Callable[[DictConfig], Iterable[str]]
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PROBE_TIMEOUT_S = 5.0
+LOADING_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check: its messages, and whether they forbid a run."""
+    """The outcome of one check: its messages, whether they forbid a run, whether it could run."""
 
     check: str
     messages: tuple[str, ...]
     fatal: bool = True
+    ran: bool = True
 
     @property
     def failed(self) -> bool:
@@ -53,10 +55,16 @@ def inspect(config: DictConfig, *, dry_run: bool = False) -> tuple[DictConfig, l
         contradictions = tuple(str(error).splitlines())
     findings.append(Finding("derived values", contradictions))
     if not contradictions:
-        findings += [_run(name, check, config) for name, check in (STRUCTURE | FILES).items()]
+        findings += [_run(name, check, config) for name, check in STRUCTURE.items()]
+        for name, (check, is_possible) in FILES.items():
+            possible = is_possible(config)
+            findings.append(_run(name, check, config) if possible else Finding(name, (), ran=False))
     for name, check in SURROUNDINGS.items():
         findings.append(_run(name, check, config, fatal=not dry_run))
-    return config, findings
+    # A large index loads for minutes: worth waiting for only where nothing else is in the way.
+    refused = dry_run or any(finding.failed for finding in findings)
+    silence = tuple(check_retriever(config, loading_s=0.0 if refused else LOADING_S))
+    return config, [*findings, Finding("retriever", silence, fatal=not dry_run)]
 
 
 def _run(name: str, check: Check, config: DictConfig, *, fatal: bool = True) -> Finding:
@@ -110,18 +118,18 @@ def check_batches(config: DictConfig) -> Iterator[str]:
             "ppo_mini_batch_size or data.train_batch_size"
         )
         return
-    ranks = data_parallel_size(config)
-    if ranks < 1 or mini * rollout.n % ranks:
+    micro = actor.ppo_micro_batch_size_per_gpu
+    ranks, rows = data_parallel_size(config), mini * rollout.n
+    if ranks < 1 or rows % ranks:
         yield (
-            f"a mini-batch has {mini} prompts * {rollout.n} leaves = {mini * rollout.n} rows, "
-            f"expected a multiple of the {ranks} data-parallel ranks; change "
+            f"a mini-batch has {mini} prompts * {rollout.n} leaves = {rows} rows, expected a "
+            f"multiple of the {ranks} data-parallel ranks; change "
             "actor_rollout_ref.actor.ppo_mini_batch_size or the tree"
         )
-    elif not actor.use_dynamic_bsz and mini * rollout.n // ranks % actor.ppo_micro_batch_size_per_gpu:
+    elif not actor.use_dynamic_bsz and rows // ranks % micro:
         yield (
-            f"actor.ppo_micro_batch_size_per_gpu is {actor.ppo_micro_batch_size_per_gpu}, expected "
-            f"a divisor of the {mini * rollout.n // ranks} rows a rank has of a mini-batch; "
-            "leave it unset"
+            f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu is {micro}, expected a divisor "
+            f"of the {rows // ranks} rows a rank has of a mini-batch; leave it unset"
         )
 
 
@@ -143,19 +151,19 @@ def check_devices(config: DictConfig) -> Iterator[str]:
         )
 
 
-def check_retriever(config: DictConfig) -> Iterator[str]:
-    """The retrieval server answers."""
+def check_retriever(config: DictConfig, loading_s: float = 0.0) -> Iterator[str]:
+    """The retrieval server answers, at the latest ``loading_s`` after it began to load its index."""
+    from search_r1.protocols import RetrieverError
     from search_r1.retrieval import probe
 
     url = str(config.tree.retriever_url)
     try:
-        probe(url, timeout_s=PROBE_TIMEOUT_S)
-    except Exception as error:  # whatever the boundary says, it goes into the message
+        probe(url, PROBE_TIMEOUT_S, loading_s=loading_s)
+    except (RetrieverError, ValueError) as error:
         yield (
-            f"no retrieval server answers at tree.retriever_url = {url} ({error}); expected one "
-            f"that answers GET /healthz; start it with "
-            f"`INDEX=DIRECTORY PORT={urlsplit(url).port or 80} bash scripts/launch_retriever.sh`, "
-            "or set tree.retriever_url"
+            f"tree.retriever_url is {url}: {error}, or with `INDEX=DIR PORT="
+            f"{urlsplit(url).port or 80} bash scripts/launch_retriever.sh`; or set "
+            "tree.retriever_url to the server you have"
         )
 
 
@@ -165,16 +173,16 @@ STRUCTURE: dict[str, Check] = {
     "devices": check_devices,
 }
 
-FILES: dict[str, Check] = {
-    "context length": check_files.check_context,
-    "tokenizer": check_files.check_tokenizer,
-    "data rows": check_files.check_rows,
-    "prompt lengths": check_files.check_prompt_lengths,
-    "number of steps": check_files.check_steps,
+FILES: dict[str, tuple[Check, Callable[[DictConfig], bool]]] = {
+    "context length": (check_model.check_context, check_model.is_here),
+    "tokenizer": (check_model.check_tokenizer, check_model.is_here),
+    "prompt lengths": (check_data.check_prompt_lengths, check_model.is_here),
+    "data rows": (check_data.check_rows, check_data.are_here),
+    "number of steps": (check_data.check_steps, check_data.are_here),
 }
+"""Each with what has to be here for it to say anything."""
 
 SURROUNDINGS: dict[str, Check] = {
-    "model": check_files.check_model,
-    "data files": check_files.check_data_files,
-    "retriever": check_retriever,
+    "model": check_model.check_model,
+    "data files": check_data.check_data_files,
 }

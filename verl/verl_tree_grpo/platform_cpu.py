@@ -128,6 +128,9 @@ def register() -> None:
         upstream.EngineRegistry.register(
             model_type=model_type, backend=["fsdp", "fsdp2"], device=["cpu"]
         )(engine)
+    # The reference engine always offloads; there is no accelerator to pin memory for.
+    offload = upstream.fsdp_engine.CPUOffloadPolicy
+    upstream.fsdp_engine.CPUOffloadPolicy = lambda pin_memory=True: offload(pin_memory=False)
     _answer_for_vllm()
 
 

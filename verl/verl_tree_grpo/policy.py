@@ -9,7 +9,7 @@ from search_r1.protocols import PolicyError
 from search_r1.types import Generation
 
 
-class Codec:
+class HFCodec:
     """A Hugging Face tokenizer as the rollout needs it.
 
     Attributes:
@@ -64,7 +64,7 @@ class EnginePolicy:
     prefix cache.
     """
 
-    def __init__(self, codec: Codec, client: Any, sampling_params: Mapping[str, Any]) -> None:
+    def __init__(self, codec: HFCodec, client: Any, sampling_params: Mapping[str, Any]) -> None:
         self.codec = codec
         self.encode = codec.encode
         self.decode = codec.decode
@@ -92,7 +92,7 @@ class EnginePolicy:
             request_id=request_id, prompt_ids=list(context_ids), sampling_params=params
         )
         if out.stop_reason == "aborted" or not out.token_ids:
-            raise PolicyError(f"the engine returned no tokens (stop reason {out.stop_reason})")
+            raise PolicyError(f"the engine gave the request up (stop reason {out.stop_reason})")
         ids = tuple(out.token_ids)
         assert out.log_probs is not None and len(out.log_probs) == len(ids), (
             "the engine returned tokens without log-probs; rollout.calculate_log_probs must be true"

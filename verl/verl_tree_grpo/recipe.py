@@ -80,6 +80,8 @@ def compose(overrides: list[str]) -> DictConfig:
         for group in GROUPS:
             config.recipe[group] = choices[group]
         del config["hydra"]
+    if not OmegaConf.is_dict(config.tree):
+        raise ValueError(f"tree is {config.tree!r}, expected a group of keys; set tree.KEY=VALUE")
     return config
 
 
@@ -88,9 +90,8 @@ def tree_config(config: DictConfig) -> TreeConfig:
 
     Raises ValueError, one line a fault, for unknown keys, wrong types and impossible values.
     """
-    values = OmegaConf.to_container(config.tree, resolve=True) if config.tree else config.tree
-    if not isinstance(values, dict):
-        raise ValueError(f"tree is {values!r}, expected a group of keys; set tree.KEY=VALUE")
+    values = OmegaConf.to_container(config.tree, resolve=True)
+    assert isinstance(values, dict)
     hints = typing.get_type_hints(TreeConfig)
     problems: list[str] = []
     for name, value in values.items():
@@ -120,47 +121,45 @@ def derive(config: DictConfig) -> DictConfig:
     an explicit one disagrees with the values it follows from.
     """
     config = config.copy()
-    tree = tree_config(config)
-    problems: list[str] = []
-    rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
-
-    _exact(config, problems, "actor_rollout_ref.rollout.n", tree.leaves_per_prompt,
-           f"M*K = {tree.M}*{tree.leaves_kept}", "tree.M, tree.N, tree.L or tree.K")  # fmt: skip
-    _exact(config, problems, "data.max_response_length", tree.response_tokens,
-           "the longest branch", "tree.max_response_tokens, or its parts")  # fmt: skip
+    tree, actor = tree_config(config), config.actor_rollout_ref.actor
     length = config.data.max_prompt_length + tree.response_tokens
-    _at_least(config, problems, "actor_rollout_ref.rollout.max_model_len", length, length)
+    problems = [
+        *_exact(config, "actor_rollout_ref.rollout.n", tree.leaves_per_prompt, "M*K of the tree"),
+        *_exact(
+            config,
+            "data.max_response_length",
+            tree.response_tokens,
+            "the longest branch, or tree.max_response_tokens where that is set",
+        ),
+        *_at_least(config, "actor_rollout_ref.rollout.max_model_len", length),
+    ]
     if actor.use_dynamic_bsz:
         key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
-        _at_least(config, problems, key, max(length, DYNAMIC_TOKENS), length)
-    else:
-        actor.ppo_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu or DYNAMIC_TOKENS
-        _derive_micro_batches(config)
+        problems += _at_least(config, key, length, default=max(length, DYNAMIC_TOKENS))
     if problems:
         raise ValueError("\n".join(problems))
-    if rollout.max_num_batched_tokens is None:
-        rollout.max_num_batched_tokens = length
+    if not actor.use_dynamic_bsz:
+        actor.ppo_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu or DYNAMIC_TOKENS
+        _derive_micro_batches(config)
     _derive_paths(config)
     return config
 
 
-def _exact(
-    config: DictConfig, problems: list[str], key: str, value: int, why: str, instead: str
-) -> None:
+def _exact(config: DictConfig, key: str, value: int, why: str) -> Iterator[str]:
     got = OmegaConf.select(config, key)
     if got is not None and got != value:
-        problems.append(
-            f"{key} is {got}, expected {value} ({why}); leave it unset, or change {instead}"
-        )
+        yield f"{key} is {got}, expected {value} ({why}); leave it unset, or change what it follows"
     OmegaConf.update(config, key, value)
 
 
-def _at_least(config: DictConfig, problems: list[str], key: str, value: int, minimum: int) -> None:
+def _at_least(
+    config: DictConfig, key: str, minimum: int, default: int | None = None
+) -> Iterator[str]:
     got = OmegaConf.select(config, key)
     if got is None:
-        OmegaConf.update(config, key, value)
+        OmegaConf.update(config, key, default or minimum)
     elif got < minimum:
-        problems.append(
+        yield (
             f"{key} is {got}, expected at least {minimum} (data.max_prompt_length + "
             "data.max_response_length); leave it unset, or shorten prompt, turns or observations"
         )
@@ -177,7 +176,7 @@ def data_parallel_size(config: DictConfig) -> int:
 
 
 def _derive_micro_batches(config: DictConfig) -> None:
-    """Without dynamic batches: the largest piece up to ``MAX_MICRO_BATCH`` that divides a rank's rows."""
+    """Without dynamic batches: the largest piece, at most ``MAX_MICRO_BATCH``."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     rows = actor.ppo_mini_batch_size * rollout.n // max(1, data_parallel_size(config))
     sizes = (n for n in range(min(MAX_MICRO_BATCH, max(rows, 1)), 0, -1) if rows % n == 0)
@@ -198,6 +197,7 @@ def _derive_paths(config: DictConfig) -> None:
             OmegaConf.update(config, key, paths if many else paths[0])
     model = config.actor_rollout_ref.model
     model.path = resolve_model_path(model.path)
+    OmegaConf.resolve(config.ray_kwargs)  # verl hands ray.init the interpolations as they stand
     env = config.ray_kwargs.ray_init.runtime_env.env_vars
     run_dir = Path(config.trainer.default_local_dir).parent
     with open_dict(env):
@@ -217,7 +217,7 @@ def is_local_path(path: str) -> bool:
 
 
 def resolve_model_path(path: str) -> str:
-    """``pkg://package/dir`` becomes that package's directory; a local path, absolute; a hub id stays.
+    """``pkg://package/dir`` and local paths become absolute directories; a hub id stays.
 
     >>> resolve_model_path("Qwen/Qwen2.5-3B")
     'Qwen/Qwen2.5-3B'

@@ -1,4 +1,4 @@
-"""The registered trainer ``tree``: verl's synchronous trainer with tree ids, tree metrics, guards."""
+"""The registered trainer ``tree``: verl's synchronous trainer, tree ids, tree metrics, guards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import transfer_queue as tq
 from omegaconf import open_dict
 from tensordict import TensorDict
 
-from search_r1.summary import ForestSummary, step_metrics, validation_metrics
+from search_r1.summary import (
+    ForestSummary,
+    check_probability_gap,
+    check_versions,
+    step_metrics,
+    validation_metrics,
+)
 from verl_tree_grpo import masking
 from verl_tree_grpo.actor import TreeActorWorker
 from verl_tree_grpo.advantage import register_estimators, row_advantages
@@ -53,6 +59,17 @@ class TreeTrainer(PPOTrainerSync):
             if worker.__ray_actor_class__ is ActorRolloutRefWorker:
                 self.role_worker_mapping[role] = ray.remote(TreeActorWorker)
 
+    def fit(self, agent_loop_manager: Any) -> None:
+        """Train; a run that would train no step is an error (FC-44)."""
+        done, wanted = self.global_steps, self.total_training_steps
+        if done >= wanted and not self.config.trainer.get("val_only", False):
+            raise ValueError(
+                f"the checkpoint in {self.config.trainer.default_local_dir} is at step {done} and "
+                f"trainer.total_training_steps is {wanted}: nothing is left to train. Raise it, "
+                "choose another trainer.default_local_dir, or set trainer.resume_mode=disable"
+            )
+        super().fit(agent_loop_manager)
+
     def on_sample_begin(self) -> None:
         """Wait for the step's forests; raises before anything is trained on a broken rollout."""
         super().on_sample_begin()
@@ -61,7 +78,16 @@ class TreeTrainer(PPOTrainerSync):
     def on_sample_end(self) -> None:
         """Count what dynamic filtering asked for in addition."""
         self._forests += self.agent_loop_manager.collect()
+        check_versions(self._forests, expected=self.global_steps - 1)
         super().on_sample_end()
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Upstream's, then a look at how far the engine's probabilities are from the trainer's."""
+        batch = super()._compute_old_log_prob(batch, metrics)
+        gap = metrics.get("training/rollout_probs_diff_mean")
+        if gap is not None:
+            check_probability_gap(float(gap), self.config.tree.max_probability_gap)
+        return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Advantages by prompt and tree; padding rows get zero and touch no group."""

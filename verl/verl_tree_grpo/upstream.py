@@ -1,4 +1,4 @@
-"""Every name of verl 0.9.1 that this plugin leans on, and why. No other module names verl internals.
+"""Every name of verl 0.9.1 that this plugin leans on, and why; the only place that names them.
 
 Names resolve on first use (``from verl_tree_grpo.upstream import PPOTrainerSync``), so importing
 this module costs nothing. ``tests/contract`` checks each of them against the installed wheel.
@@ -86,6 +86,10 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "FSDPEngineWithValueHead": (
         "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead",
         "critic engine",
+    ),
+    "fsdp_engine": (
+        "verl.workers.engine.fsdp:transformer_impl",
+        "its CPUOffloadPolicy pins memory, which needs an accelerator",
     ),
     "distributed": (
         "verl.utils:distributed",

@@ -26,7 +26,7 @@ from search_r1.rollout import Agent, grow_forest
 from search_r1.summary import ForestSummary, check_failures, summarise_forest
 from search_r1.tree import Forest
 from search_r1.types import Query, Trajectory
-from verl_tree_grpo.policy import Codec, EnginePolicy
+from verl_tree_grpo.policy import EnginePolicy, HFCodec
 from verl_tree_grpo.upstream import (
     AgentLoopManagerTQ,
     AgentLoopMetrics,
@@ -55,7 +55,7 @@ class TreeWorker(AgentLoopWorkerTQ.__ray_actor_class__):
         tq.init()
         self.background_tasks: set[asyncio.Task[None]] = set()
         self.tree_config = TreeConfig.from_mapping(self.config.tree)
-        self.codec = Codec(self.tokenizer)
+        self.codec = HFCodec(self.tokenizer)
         self.retriever = HttpRetriever(
             self.tree_config.retriever_url,
             timeout_s=self.tree_config.retriever_timeout_s,

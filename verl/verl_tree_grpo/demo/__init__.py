@@ -1,0 +1,1 @@
+"""A demo policy of a few million parameters: demonstrations, tokenizer, warm start, checks."""

@@ -1,0 +1,114 @@
+"""Demonstrations -> token ids with a mask, exactly as a rollout would lay them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from transformers import PreTrainedTokenizerFast
+
+from search_r1.data.geohop_questions import KINDS, Question, draw
+from search_r1.data.geohop_world import World
+from search_r1.prompts import build_prompt, observe
+from verl_tree_grpo.demo.passages import PassageIndex
+from verl_tree_grpo.demo.traces import Haste, Turn, demonstrate, toy_search
+from verl_tree_grpo.demo.worlds import Names, invent_world
+
+MAX_OBSERVATION_TOKENS = 160
+QUESTIONS_PER_WORLD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One token sequence; ``mask`` is 1 on tokens the policy is to write. Shapes (T,)."""
+
+    ids: list[int]
+    mask: list[int]
+    kind: str
+
+
+class Codec:
+    """A tokenizer as the rollout uses it: segments are encoded one by one, never joined."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        self.end_id = int(tokenizer.convert_tokens_to_ids("<|im_end|>"))  # pyright: ignore
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of one segment, without special tokens."""
+        return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, tags included."""
+        return self.tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def prompt(self, question: str) -> list[int]:
+        """The rendered chat prompt of a question, as ``apply_chat_template`` gives it."""
+        user = build_prompt(question, "bare")
+        return self.encode(f"<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n")
+
+    def example(self, question: Question, turns: Sequence[Turn]) -> Example:
+        """Prompt, turns and observations in one sequence; observations are not trained."""
+        ids = self.prompt(question.text)
+        mask = [0] * len(ids)
+        for turn in turns:
+            written = self.encode(turn.text)
+            if turn.documents is None:
+                written.append(self.end_id)
+            ids += written
+            mask += [1] * len(written)
+            if turn.documents is not None:
+                seen = observe(
+                    turn.documents,
+                    encode=self.encode,
+                    decode=self.decode,
+                    limit=MAX_OBSERVATION_TOKENS,
+                )
+                assert seen is not None, "the limit holds at least the tags"
+                ids += seen[0]
+                mask += [0] * len(seen[0])
+        return Example(ids, mask, question.kind)
+
+
+@dataclass
+class Teacher:
+    """An endless source of demonstrations, from invented worlds and from the real train split.
+
+    ``topk`` is drawn per world from ``topks``; ``real_share`` is the share of real questions.
+    """
+
+    codec: Codec
+    names: Names
+    world: World
+    questions: Sequence[Question]
+    index: PassageIndex
+    haste: Haste
+    rng: Random
+    topks: Sequence[int] = (1, 1, 1, 2)
+    real_share: float = 0.3
+
+    def stream(self) -> Iterator[Example]:
+        """Examples, for ever."""
+        while True:
+            if self.rng.random() < self.real_share:
+                yield from self.real(self.rng.sample(list(self.questions), QUESTIONS_PER_WORLD))
+            else:
+                yield from self.invented()
+
+    def invented(self) -> Iterator[Example]:
+        """Questions of one invented world."""
+        world = invent_world(self.names, self.rng)
+        search = toy_search(world, self.rng.choice(self.topks))
+        for i in range(QUESTIONS_PER_WORLD):
+            kind = KINDS[i % len(KINDS)]
+            question = draw(world, kind, list(world.city), list(world.country), self.rng)
+            turns = demonstrate(question, world, search, self.haste, self.rng)
+            yield self.codec.example(question, turns)
+
+    def real(self, questions: Sequence[Question]) -> Iterator[Example]:
+        """Given questions with real retrieval."""
+        search = self.index.as_search(self.rng.choice(self.topks))
+        for question in questions:
+            turns = demonstrate(question, self.world, search, self.haste, self.rng)
+            yield self.codec.example(question, turns)
