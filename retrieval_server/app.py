@@ -23,6 +23,7 @@ from fastapi.responses import JSONResponse, Response
 from retrieval_server.batching import Batcher
 from retrieval_server.limits import BodyLimit, Limits, RetrieveAnswer, RetrieveRequest
 from retrieval_server.protocols import Backend, Hit
+from search_r1 import __version__
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def create_app(
         if state.batcher is not None:
             state.batcher.close()
 
-    app = FastAPI(title="Tree-GRPO retrieval server", lifespan=lifespan)
+    app = FastAPI(title="Tree-GRPO retrieval server", version=__version__, lifespan=lifespan)
     app.add_middleware(BodyLimit, max_bytes=limits.body_bytes)
     app.add_exception_handler(RequestValidationError, explain_invalid)
 

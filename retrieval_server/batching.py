@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from retrieval_server.protocols import Backend, Hit
 
 Answer = asyncio.Future[list[Hit]]
+MAX_KEPT_TOPK = 20
+"""Longer answers are shared while they are searched, but not kept: they would fill the memory."""
 
 
 class Batcher:
@@ -97,5 +99,7 @@ class Batcher:
             del self._answers[key]  # the next request tries again
             answer.set_exception(found)
             answer.exception()  # marks it as seen even if every client hung up
-        else:
-            answer.set_result(found)
+            return
+        answer.set_result(found)
+        if key[1] > MAX_KEPT_TOPK:
+            del self._answers[key]

@@ -136,7 +136,9 @@ def run_serve(args: argparse.Namespace) -> int:
             raise ValueError(f"there is no index {args.index}; build one with: tree-grpo index")
         logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
         app = create_app(load=load, topk=args.topk, on_loaded=on_loaded)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+        options = {"log_level": "warning", "access_log": False, "timeout_graceful_shutdown": 5}
+        # keep idle connections longer than clients do, so that no request meets a closing one
+        server = uvicorn.Server(uvicorn.Config(app, timeout_keep_alive=75, **options))
         host, port = listener.getsockname()[:2]
         print(f"listening on http://{host}:{port}, loading {args.index}", flush=True)
         run_until_signal(server, listener)

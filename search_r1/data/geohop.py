@@ -137,7 +137,7 @@ def build(
     seed: int = 1,
     template: str = "bare",
 ) -> dict[str, Any]:
-    """Write ``corpus.jsonl``, ``train.parquet`` and ``test.parquet``; return what was written.
+    """Write ``corpus.jsonl``, both parquet files and, last, ``stats.json``; return its content.
 
     ``template`` names a prompt of :data:`search_r1.prompts.TEMPLATES`. Raises ValueError where an
     answer does not follow from the passages, or where there are too few facts for the counts.
@@ -153,7 +153,7 @@ def build(
         rows = [to_row(q, split, i, template) for i, q in enumerate(questions)]
         _write_parquet(rows, out / f"{split}.parquet")
     words = [len(p.text.split()) for p in passages]
-    return {
+    statistics: dict[str, Any] = {
         "passages": len(passages),
         "mean_passage_words": round(sum(words) / len(words), 1),
         "train": dict(Counter(q.kind for q in train)),
@@ -161,6 +161,8 @@ def build(
         "seed": seed,
         "template": template,
     }
+    (out / "stats.json").write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+    return statistics
 
 
 def write_corpus(passages: Iterable[Document], path: Path) -> None:

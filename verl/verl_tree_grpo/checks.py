@@ -152,7 +152,7 @@ def check_devices(config: DictConfig) -> Iterator[str]:
 
 
 def check_retriever(config: DictConfig, loading_s: float = 0.0) -> Iterator[str]:
-    """The retrieval server answers, at the latest ``loading_s`` after it began to load its index."""
+    """The retrieval server answers, ``loading_s`` from now at the latest if it still loads."""
     from search_r1.protocols import RetrieverError
     from search_r1.retrieval import probe
 
@@ -161,9 +161,8 @@ def check_retriever(config: DictConfig, loading_s: float = 0.0) -> Iterator[str]
         probe(url, PROBE_TIMEOUT_S, loading_s=loading_s)
     except (RetrieverError, ValueError) as error:
         yield (
-            f"tree.retriever_url is {url}: {error}, or with `INDEX=DIR PORT="
-            f"{urlsplit(url).port or 80} bash scripts/launch_retriever.sh`; or set "
-            "tree.retriever_url to the server you have"
+            f"{error} (or: INDEX=DIR PORT={urlsplit(url).port or 80} bash "
+            "scripts/launch_retriever.sh); another server is set by tree.retriever_url"
         )
 
 

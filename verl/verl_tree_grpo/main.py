@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +22,7 @@ from verl_tree_grpo.checks import Finding, inspect
 from verl_tree_grpo.recipe import GROUPS, compose, data_parallel_size, options, tree_config
 
 USER_ERROR = 2
+FAILED = 1
 DRY_RUN_FLAG = "--dry-run"
 SHOWN = {
     "recipe": None,
@@ -78,9 +80,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USER_ERROR
     if not dry_run:
         apply_environment(config)
-        from verl_tree_grpo.run import run
+        return train(config)
+    return 0
 
+
+def train(config: DictConfig) -> int:
+    """Run the training; a failure prints its traceback, then its cause as the last line."""
+    from ray.exceptions import RayTaskError
+
+    from verl_tree_grpo.run import run
+
+    try:
         run(config)
+    except RayTaskError as error:
+        traceback.print_exc()
+        cause = error.cause
+        print(f"tree-grpo train: {type(cause).__name__}: {cause}", file=sys.stderr)
+        return FAILED
     return 0
 
 

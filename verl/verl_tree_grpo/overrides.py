@@ -74,7 +74,7 @@ def _unknown_key(key: str) -> str:
 def keys_of(config: DictConfig, prefix: str = "") -> list[str]:
     """Every dotted key of a nested configuration; interpolations stay unresolved."""
     keys: list[str] = []
-    for name in config:
+    for name in map(str, config):
         keys.append(f"{prefix}{name}")
         if OmegaConf.is_interpolation(config, name) or OmegaConf.is_missing(config, name):
             continue

@@ -176,9 +176,7 @@ def pass_at(rounds: Sequence[Sequence[Chain]]) -> dict[str, float]:
     return {k: round(sum(solved[k]) / len(solved[k]), 3) for k in KINDS}
 
 
-def measure(
-    checker: Checker, questions: Sequence[Question], *, num_samples: int
-) -> dict[str, Any]:
+def measure(checker: Checker, questions: Sequence[Question], *, num_samples: int) -> dict[str, Any]:
     """Greedy, forced and sampled results."""
     report: dict[str, Any] = {
         "greedy": summarise(checker.roll(questions, sample=False, force=False)),

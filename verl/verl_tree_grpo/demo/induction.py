@@ -8,7 +8,7 @@ first step, in a few heads, and training does the rest.
 
 Rotary embeddings shape both. Position alone must decide for the first head, so its query and key
 are biases that are aligned at distance one in the fast-rotating dimensions. Content alone must
-decide for the second, so it uses the slow dimensions, which hardly turn within a few hundred tokens.
+decide for the second, so it uses the slow dimensions, which hardly turn within hundreds of tokens.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SLOW_PAIRS = 20
 
 
 @torch.no_grad()
-def plant_induction(model: Qwen2ForCausalLM, sharpness: float = 2.2) -> None:
-    """Plant a previous-token head in layer 0 and a copying head in each later layer but the last."""
+def plant_induction(model: Qwen2ForCausalLM, sharpness: float = 3.0) -> None:
+    """Plant a head that looks back in layer 0, and two that copy in each inner layer."""
     config = model.config
     width, size = config.hidden_size, config.hidden_size // config.num_attention_heads
     scale = model.model.embed_tokens.weight.std().item()
@@ -40,6 +40,7 @@ def plant_induction(model: Qwen2ForCausalLM, sharpness: float = 2.2) -> None:
     slow = torch.zeros(size, 1)
     slow[size // 2 - SLOW_PAIRS : size // 2] = 1
     slow[size - SLOW_PAIRS :] = 1
+    model.model.norm.weight.fill_(3.0)
     for layer in model.model.layers[1:-1]:
         whole = orthonormal(width, width)
         heads = min(2, config.num_attention_heads - 1)
@@ -48,7 +49,7 @@ def plant_induction(model: Qwen2ForCausalLM, sharpness: float = 2.2) -> None:
             layer.self_attn.q_proj.weight[rows] = match * slow * sharpness
             layer.self_attn.k_proj.weight[rows] = carry * slow * sharpness
             layer.self_attn.v_proj.weight[rows] = whole[rows]
-            layer.self_attn.o_proj.weight[:, rows] = whole[rows].T * scale
+            layer.self_attn.o_proj.weight[:, rows] = whole[rows].T * (2 * scale)
 
 
 def look_back(attention: torch.nn.Module, size: int, theta: float, strength: float = 9.0) -> None:

@@ -79,7 +79,11 @@ def describe(step: int, data: dict[str, Any], seconds: float) -> str:
             f"cache {data['tree/served_block_fraction']:.0%}",
             f"{data.get('timing_s/step', 0):.1f} s",
         ]
-    held_out = [v for k, v in data.items() if k.startswith("val-tree/") and k.count("/") == 2 and k.endswith("/em")]
+    held_out = [
+        v
+        for k, v in data.items()
+        if k.startswith("val-tree/") and k.count("/") == 2 and k.endswith("/em")
+    ]
     if held_out:
         parts.append(f"held-out EM {held_out[0]:.1%}")
     return "  ".join(parts)

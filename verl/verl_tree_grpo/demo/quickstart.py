@@ -101,7 +101,9 @@ def retrieval_server(port: int, log: Path) -> Iterator[str]:
         deadline = time.time() + 120
         while True:
             if server.poll() is not None:
-                raise RuntimeError(f"the retrieval server ended at once; its log says:\n{tail(log)}")
+                raise RuntimeError(
+                    f"the retrieval server ended at once; its log says:\n{tail(log)}"
+                )
             try:
                 probe(url, timeout_s=2.0, loading_s=120.0)
                 break

@@ -33,6 +33,7 @@ from search_r1.data.geohop_questions import Question
 from search_r1.data.geohop_world import World, load_world, write_passages
 from search_r1.prompts import format_documents
 from verl_tree_grpo.demo.examples import Codec, Example, Teacher
+from verl_tree_grpo.demo.induction import plant_induction
 from verl_tree_grpo.demo.passages import PassageIndex
 from verl_tree_grpo.demo.tokenizer import train_tokenizer
 from verl_tree_grpo.demo.traces import CAREFUL, Haste, demonstrate, toy_search
@@ -72,7 +73,9 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config)
+    model = Qwen2ForCausalLM(config)
+    plant_induction(model)
+    return model
 
 
 def batches(examples: Iterator[Example], rng: Random) -> Iterator[tuple[Tensor, Tensor]]:
@@ -129,14 +132,14 @@ def train(
     stage: Stage,
     held_out: list[Example],
 ) -> None:
-    """Run one stage; a progress line every half minute."""
+    """Run one stage; a progress line every minute."""
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=stage.peak_rate, betas=(0.9, 0.98), fused=True)
     source = batches(teacher.stream(), teacher.rng)
     started = reported = time.monotonic()
-    steps, tokens, total = 0, 0, 0.0
+    steps, tokens, recent = 0, 0, 8.0
     while (share := (time.monotonic() - started) / stage.seconds) < 1:
         for group in optimizer.param_groups:
             group["lr"] = rate_at(share, stage)
@@ -148,12 +151,13 @@ def train(
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        steps, tokens, total = steps + 1, tokens + ids.numel(), total + loss.item()
-        if time.monotonic() - reported > 30:
+        steps, tokens = steps + 1, tokens + ids.numel()
+        recent = recent if warm else 0.95 * recent + 0.05 * loss.item()
+        if time.monotonic() - reported > 60:
             reported = time.monotonic()
-            right = whole_traces_right(model, held_out)
+            right = whole_traces_right(model, held_out[:80])
             print(
-                f"{reported - started:5.0f} s  step {steps}  loss {loss.item():.3f}  "
+                f"{reported - started:5.0f} s  step {steps}  loss {recent:.3f}  "
                 f"{tokens / (reported - started):.0f} tok/s  whole traces right {right}",
                 flush=True,
             )
@@ -215,7 +219,7 @@ def run(out: Path, minutes: float, seed: int, skill: Path | None) -> None:
     body = compiled(model)
     if skill is None:
         seconds = 60 * minutes * (1 - MIXTURE_SHARE)
-        train(model, body, teacher, Stage(seconds, 1.5e-3, 0.02, 0.1, 0.3), held_out)
+        train(model, body, teacher, Stage(seconds, 1.5e-3, 0.02, 0.05, 0.2), held_out)
         save(model, tokenizer, out / "careful")
         minutes *= MIXTURE_SHARE
     teacher.haste = MIXTURE

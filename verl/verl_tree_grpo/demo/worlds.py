@@ -12,8 +12,8 @@ from random import Random
 
 from search_r1.data.geohop_world import City, Country, World, is_plain_name, round_population
 
-_ONSETS = "b c d f g h j k l m n p r s t v w z br ch dr gr kh kr pr sh st tr".split()
-_VOWELS = "a e i o u a e i o ai au ei ia ou".split()
+_ONSETS = [*"bcdfghjklmnprstvwz", "br", "ch", "dr", "gr", "kh", "kr", "pr", "sh", "st", "tr"]
+_VOWELS = [*"aaeeiioou", "ai", "au", "ei", "ia", "ou"]
 _CODAS = ["", "", "", "n", "r", "s", "l", "m", "t", "k", "nd", "rg", "ng"]
 _REGIONS = ("Africa", "America", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
 
