@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl", reason="upstream verl is not installed")
 
-from verl_tree_grpo import masking  # noqa: E402
-from verl_tree_grpo.upstream import core_algos  # noqa: E402
+from verl_tree_grpo import masking
+from verl_tree_grpo.upstream import core_algos
 
 agg_loss = masking.guard(core_algos.agg_loss)
 

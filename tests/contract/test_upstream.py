@@ -11,7 +11,7 @@ import pytest
 verl = pytest.importorskip("verl", reason="upstream verl is not installed")
 torch = pytest.importorskip("torch")
 
-from verl_tree_grpo import upstream  # noqa: E402
+from verl_tree_grpo import upstream
 
 
 def test_import_verl_means_upstream_not_our_source_root():

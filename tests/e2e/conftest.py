@@ -1,4 +1,4 @@
-"""The real parts, made once: a small GeoHop, its FAISS index, a retrieval server, the demo policy."""
+"""The real parts, made once: a small GeoHop, its FAISS index, a retrieval server."""
 
 import json
 import os

@@ -16,7 +16,14 @@ def assert_healthy(step, leaves):
 
 def test_tree_search_trains_is_killed_and_resumes_where_it_was(train, start_server):
     script, url = "train_multihopqa_tree_search.sh", start_server().url
-    overrides = ("trainer.total_training_steps=3", "trainer.save_freq=1", "trainer.test_freq=-1")
+    # A rate at which stale engine weights would show in the probability gap by step 2 (FC-46).
+    rate = "actor_rollout_ref.actor.optim.lr=1e-3"
+    overrides = (
+        rate,
+        "trainer.total_training_steps=3",
+        "trainer.save_freq=1",
+        "trainer.test_freq=-1",
+    )
     first = train(script, url, *overrides)
     first.wait_for_step(1)
     earlier = first.steps()
@@ -38,9 +45,7 @@ def test_tree_search_trains_is_killed_and_resumes_where_it_was(train, start_serv
 
 
 def test_the_chain_baseline_trains_with_the_same_agent(train, start_server):
-    run = train(
-        "train_multihopqa_grpo.sh", start_server().url, "trainer.total_training_steps=2"
-    )
+    run = train("train_multihopqa_grpo.sh", start_server().url, "trainer.total_training_steps=2")
     assert run.wait() == 0, run.text[-3000:]
     steps = run.steps()
     assert sorted(steps) == [1, 2]

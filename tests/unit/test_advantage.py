@@ -11,12 +11,14 @@ from verl_tree_grpo.advantage import register_estimators, row_advantages
 def test_leaves_keep_their_own_rewards_and_advantages():
     rewards = torch.tensor([1.0, 0, 0, 1, 1, 1])
     uids, trees = ["p"] * 6, ["p/0"] * 3 + ["p/1"] * 3
-    tree = row_advantages("tree", rewards, uids, trees)
-    assert tree.tolist() == pytest.approx([1.8002, -1.8683, -1.8683, 0.6455, 0.6455, 0.6455], abs=1e-4)
-    inter = row_advantages("inter", rewards, uids, trees)
-    assert inter.tolist() == pytest.approx([0.6455, -1.2910, -1.2910, 0.6455, 0.6455, 0.6455], abs=1e-4)
-    intra = row_advantages("intra", rewards, uids, trees)
-    assert intra.tolist() == pytest.approx([1.1547, -0.5774, -0.5774, 0, 0, 0], abs=1e-4)
+    right = {
+        "tree": [1.8002, -1.8683, -1.8683, 0.6455, 0.6455, 0.6455],
+        "inter": [0.6455, -1.2910, -1.2910, 0.6455, 0.6455, 0.6455],
+        "intra": [1.1547, -0.5774, -0.5774, 0, 0, 0],
+    }
+    for name, values in right.items():
+        got = row_advantages(name, rewards, uids, trees)
+        assert got.tolist() == pytest.approx(values, abs=1e-4), name
 
 
 def test_an_advantage_follows_its_row_through_any_reordering():
@@ -25,7 +27,8 @@ def test_an_advantage_follows_its_row_through_any_reordering():
     trees = ["p/0"] * 3 + ["p/1"] * 3 + ["q/0"] * 2
     straight = row_advantages("tree", rewards, uids, trees)
     order = [7, 2, 5, 0, 3, 6, 1, 4]
-    mixed = row_advantages("tree", rewards[order], [uids[i] for i in order], [trees[i] for i in order])
+    shuffled = [uids[i] for i in order], [trees[i] for i in order]
+    mixed = row_advantages("tree", rewards[order], *shuffled)
     assert torch.equal(mixed, straight[order])
 
 

@@ -25,7 +25,8 @@ ALL_COMMANDS = [(page.name, words) for page in PAGES for words in commands(page)
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_file_a_page_names_exists(page):
     text = page.read_text()
-    named = re.findall(r"\b(?:scripts|configs|docs|tests|search_r1|requirements)/[\w./-]+\.\w+", text)
+    folders = "scripts|configs|docs|tests|search_r1|requirements"
+    named = re.findall(rf"\b(?:{folders})/[\w./-]+\.\w+", text)
     named += [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
     missing = [n for n in named if not any((b / n).exists() for b in (ROOT, page.parent))]
     assert not missing

@@ -107,7 +107,8 @@ def test_the_prompt_is_the_templates_rendering_and_a_closed_turn_is_reopened_as_
     fast = tokenizer()
     codec = HFCodec(fast)
     user = {"role": "user", "content": "who?"}
-    assert fast.decode(codec.render([user])) == "<|im_start|>user\nwho?<|im_end|>\n<|im_start|>assistant\n"
+    prompt = fast.decode(codec.render([user]))
+    assert prompt == "<|im_start|>user\nwho?<|im_end|>\n<|im_start|>assistant\n"
     assert fast.decode(list(codec.reopen_ids)) == "\n<|im_start|>assistant\n"
 
 

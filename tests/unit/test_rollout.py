@@ -323,6 +323,16 @@ def test_a_search_that_cannot_be_answered_within_the_budget_is_not_run():
     assert not library.calls
 
 
+# FC-38
+def test_a_full_window_stops_the_branch_and_never_loses_the_question():
+    policy = ScriptedPolicy(lambda text: "<search>q</search>" + "x" * 40)
+    forest = grow(agent(None, policy=policy, M=1, N=0, L=0, max_response_tokens=60, max_turns=9))
+    trajectory = only_leaf(forest)
+    assert trajectory.stop is StopReason.MAX_TOKENS
+    assert trajectory.prompt_ids == query().prompt_ids
+    assert all(policy.decode(context).startswith(PROMPT) for context in policy.contexts)
+
+
 def chain_tree(num_inner):
     """A tree of one chain: ``num_inner`` inner nodes below the root, then a leaf."""
     action = Action(ActionKind.SEARCH, "q")

@@ -7,6 +7,8 @@ GPU.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 
 def register() -> None:
@@ -16,11 +18,15 @@ def register() -> None:
     import vllm.model_executor.layers.utils as layers
 
     pack = layers.dispatch_cpu_unquantized_gemm
-    if getattr(pack, "_keeps_weight", False):
-        return
+    if not isinstance(pack, KeepWeight):
+        layers.dispatch_cpu_unquantized_gemm = KeepWeight(pack)
 
-    def pack_and_keep(layer, remove_weight):
-        return pack(layer, False)
 
-    pack_and_keep._keeps_weight = True
-    layers.dispatch_cpu_unquantized_gemm = pack_and_keep
+class KeepWeight:
+    """vLLM's function that packs a linear layer, told never to remove the weight it packed."""
+
+    def __init__(self, pack: Callable[[Any, bool], None]) -> None:
+        self._pack = pack
+
+    def __call__(self, layer: Any, remove_weight: bool) -> None:
+        self._pack(layer, False)

@@ -168,11 +168,8 @@ class TreeWorker(AgentLoopWorkerTQ.__ray_actor_class__):
 
 
 def leaf_output(trajectory: Trajectory, reward: float, metrics: dict[str, float]) -> Any:
-    """A leaf as upstream's output: response mask 1 on sampled tokens, 0 on observations.
-
-    Raises AssertionError if a sampled token was drawn from other weights than the first (FC-46).
-    """
-    versions = {s.weight_version for s in trajectory.steps} - {None}
+    """A leaf as upstream's output: response mask 1 on sampled tokens, 0 on observations."""
+    versions = {v for s in trajectory.steps if (v := s.weight_version) is not None}
     assert trajectory.response_ids, "a healthy leaf has tokens"
     return AgentLoopOutput(
         prompt_ids=list(trajectory.prompt_ids),

@@ -16,7 +16,8 @@ from verl_tree_grpo.demo.traces import Haste, Turn, demonstrate, toy_search
 from verl_tree_grpo.demo.worlds import Names, invent_world
 
 MAX_OBSERVATION_TOKENS = 160
-QUESTIONS_PER_WORLD = 8
+KINDS_IN_A_WORLD = (*KINDS, "comparison") * 2
+"""Comparisons twice as often: telling which number is larger is the slowest skill to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Teacher:
         """Examples, for ever."""
         while True:
             if self.rng.random() < self.real_share:
-                yield from self.real(self.rng.sample(list(self.questions), QUESTIONS_PER_WORLD))
+                yield from self.real(self.rng.sample(list(self.questions), len(KINDS_IN_A_WORLD)))
             else:
                 yield from self.invented()
 
@@ -100,8 +101,7 @@ class Teacher:
         """Questions of one invented world."""
         world = invent_world(self.names, self.rng)
         search = toy_search(world, self.rng.choice(self.topks))
-        for i in range(QUESTIONS_PER_WORLD):
-            kind = KINDS[i % len(KINDS)]
+        for kind in KINDS_IN_A_WORLD:
             question = draw(world, kind, list(world.city), list(world.country), self.rng)
             turns = demonstrate(question, world, search, self.haste, self.rng)
             yield self.codec.example(question, turns)

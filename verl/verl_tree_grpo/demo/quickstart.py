@@ -1,7 +1,7 @@
 """``scripts/quickstart.sh``: the whole loop on one small machine, with progress, in minutes.
 
-Data, index, retrieval server, training and validation, report. Everything is the real thing: upstream
-verl and vLLM, FSDP2, a FAISS index over a sentence encoder; only the model and the task are small.
+Data, index, retrieval server, training and validation, report. Everything is the real thing:
+upstream verl and vLLM, FSDP2, a FAISS index over a sentence encoder; only model and task are small.
 A second run reuses data and index; an interrupted one resumes from its last checkpoint.
 
     python -m verl_tree_grpo.demo.quickstart --out outputs/quickstart tree.seed=2
@@ -28,14 +28,14 @@ from verl_tree_grpo.demo.report import write_report
 DATA = Path("outputs/data/geohop")
 INDEX = Path("outputs/index/geohop")
 CITIES, TRAIN, TEST, DATA_SEED = 2800, 4000, 240, 1
-"""Size of GeoHop in the quickstart: cities in the corpus, train and test questions, and its seed."""
+"""Size of GeoHop in the quickstart: cities in the corpus, train and test questions, seed."""
 STOP_S = 30.0
 """How long a process may take to end by itself before it is killed, seconds."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the quickstart; hydra overrides follow the options. 0 on success."""
-    parser = argparse.ArgumentParser(prog="quickstart", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="quickstart", description="Tree-GRPO end to end, small")
     parser.add_argument("--out", type=Path, default=Path("outputs/quickstart"))
     parser.add_argument("--model", default=os.environ.get("MODEL", "geohop_tiny"))
     parser.add_argument("--port", type=int, default=0, help="of the server; 0 takes a free one")
@@ -150,7 +150,7 @@ def archive(out: Path, name: str) -> None:
 
 @contextmanager
 def start(arguments: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """``tree-grpo`` in its own process group; ended with everything it started, whatever happens."""
+    """``tree-grpo`` in its own process group, ended with everything it started."""
     with log.open("ab") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "search_r1.cli", *arguments],
@@ -158,6 +158,7 @@ def start(arguments: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
         )
     try:
         yield process

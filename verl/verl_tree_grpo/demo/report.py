@@ -27,7 +27,7 @@ EM_KEY, HOPS = "val-tree/geohop/em", "val-tree/geohop/{}/em"
 def write_report(
     out: Path, *, seconds_setup: float, seconds_train: float, peak_rss_gib: float
 ) -> dict[str, Any]:
-    """Write ``summary.json`` and ``learning_curve.png`` into ``out``, print the table, return it."""
+    """Write ``summary.json`` and ``learning_curve.png`` into ``out`` and print the table."""
     rows = read_metrics(out / "metrics.jsonl")
     summary = summarise(rows, out) | {
         "seconds_setup": round(seconds_setup, 1),

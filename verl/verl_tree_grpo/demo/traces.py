@@ -88,30 +88,42 @@ def demonstrate(
         thought = think(question, found, seen)
         stop = rng.random() < haste.stop_early
         if last or found is not hop or stop:
-            turns.append(
-                answer_turn(thought, conclude(question, found, last and found is hop, rng))
-            )
+            turns.append(answer_turn(thought, conclude(question, found, seen, rng)))
             break
-        seen = found.value
+        seen = found.value if question.kind == "comparison" else ""
     return turns
 
 
 def think(question: Question, found: Hop, seen: str) -> str:
-    """What is noted down after reading: the relation, its value, and how it compares."""
+    """What is noted down after reading: the relation and its value, and what a comparison gives.
+
+    ``seen`` is the population of the first city where this is the second, else empty.
+    """
     note = f"{LABELS[found.relation]} {found.value}"
-    if question.kind == "comparison" and seen and found.relation == "population":
-        more = _people(found.value) > _people(seen)
-        return f"{note} {'more' if more else 'less'} than {seen}"
+    if is_compared(question, found, seen):
+        verdict = "more" if _people(found.value) > _people(seen) else "less"
+        ordinal = "second" if is_second(question, found, seen) else "first"
+        return f"{note} against {seen}, {verdict}, so the {ordinal}"
     return note
 
 
-def conclude(question: Question, found: Hop, complete: bool, rng: Random) -> str:
-    """The answer: the right one where the chain is complete, else what is at hand."""
-    if complete:
-        return question.answer
-    if question.kind == "comparison":
-        return rng.choice(question.chain).entity
-    return found.value
+def conclude(question: Question, found: Hop, seen: str, rng: Random) -> str:
+    """The answer that the last note supports; a guess where two cities were not compared."""
+    if question.kind != "comparison":
+        return found.value
+    if is_compared(question, found, seen):
+        return question.chain[is_second(question, found, seen)].entity
+    return rng.choice(question.chain).entity
+
+
+def is_compared(question: Question, found: Hop, seen: str) -> bool:
+    """Whether two populations are at hand."""
+    return question.kind == "comparison" and bool(seen) and found.relation == "population"
+
+
+def is_second(question: Question, found: Hop, seen: str) -> bool:
+    """Whether the second city of a comparison is the answer."""
+    return (_people(found.value) > _people(seen)) == (question.direction == "more")
 
 
 def misread(hop: Hop, documents: Sequence[Document], world: World) -> Hop:

@@ -1,16 +1,16 @@
 """Supervised warm start of the demo policy: ``python -m verl_tree_grpo.demo.warm_start``.
 
 Two stages. *Skill*: careful demonstrations, most of them from invented worlds, so that the policy
-learns to copy and to read rather than facts; the first minutes add random sequences repeated twice,
-on which copying is learnt fastest, and a loss on all tokens. *Mixture*: a short stage in which the
-teacher is hasty (:class:`~verl_tree_grpo.demo.traces.Haste`). Its result answers too early when
-decoded greedily, though it can do better, and that gap is what reinforcement learning closes.
+learns to copy and to read rather than facts. It starts with a copying circuit already in place
+(:mod:`~verl_tree_grpo.demo.induction`) and, at first, a small loss on what it only reads.
+*Mixture*: a short stage in which the teacher is hasty (:class:`~verl_tree_grpo.demo.traces.Haste`).
+Its result answers too early when decoded greedily, though it can do better, and that gap is what
+reinforcement learning closes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections import defaultdict
@@ -52,7 +52,6 @@ class Stage:
     seconds: float
     peak_rate: float
     warmup: float = 0.02
-    repeat_until: float = 0.0
     all_tokens_until: float = 0.0
 
 
@@ -103,14 +102,6 @@ def pad(group: list[Example]) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def repeats(vocab: int, rng: Random) -> tuple[Tensor, Tensor]:
-    """Random sequences written twice, shape (B, T); only the second copy is trained."""
-    half = rng.choice((24, 48, 96))
-    first = torch.randint(16, vocab - 8, (TOKENS_PER_BATCH // (2 * half), half))
-    mask = torch.cat([torch.zeros_like(first), torch.ones_like(first)], dim=1)
-    return torch.cat([first, first], dim=1), mask
-
-
 def loss_of(
     body: nn.Module, head: nn.Module, ids: Tensor, mask: Tensor, other_weight: float
 ) -> Tensor:
@@ -143,16 +134,15 @@ def train(
     while (share := (time.monotonic() - started) / stage.seconds) < 1:
         for group in optimizer.param_groups:
             group["lr"] = rate_at(share, stage)
-        warm = share < stage.repeat_until and steps % 2 == 0
-        ids, mask = repeats(model.config.vocab_size, teacher.rng) if warm else next(source)
-        other = 0.3 if share < stage.all_tokens_until and not warm else 0.0
+        ids, mask = next(source)
+        other = 0.3 if share < stage.all_tokens_until else 0.0
         loss = loss_of(body, model.lm_head, ids, mask, other)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         steps, tokens = steps + 1, tokens + ids.numel()
-        recent = recent if warm else 0.95 * recent + 0.05 * loss.item()
+        recent = 0.95 * recent + 0.05 * loss.item()
         if time.monotonic() - reported > 60:
             reported = time.monotonic()
             right = whole_traces_right(model, held_out[:80])
@@ -215,11 +205,11 @@ def run(out: Path, minutes: float, seed: int, skill: Path | None) -> None:
     codec = Codec(tokenizer)
     teacher = Teacher(codec, names, world, questions, index, CAREFUL, rng)
     held_out = list(replace_questions(teacher, tests))
-    print(json.dumps({"parameters": model.num_parameters(), "recall": index.recall()}), flush=True)
+    print(f"{model.num_parameters()} parameters, {len(tokenizer)} tokens", flush=True)
     body = compiled(model)
     if skill is None:
         seconds = 60 * minutes * (1 - MIXTURE_SHARE)
-        train(model, body, teacher, Stage(seconds, 1.5e-3, 0.02, 0.05, 0.2), held_out)
+        train(model, body, teacher, Stage(seconds, 1.5e-3, 0.02, 0.15), held_out)
         save(model, tokenizer, out / "careful")
         minutes *= MIXTURE_SHARE
     teacher.haste = MIXTURE
