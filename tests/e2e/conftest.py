@@ -19,7 +19,7 @@ for name in ("verl", "vllm", "faiss", "sentence_transformers"):
 
 
 def cli(*arguments):
-    return [sys.executable, "-m", "search_r1.cli", *arguments]
+    return [sys.executable, "-m", "search_r1", *arguments]
 
 
 @dataclass

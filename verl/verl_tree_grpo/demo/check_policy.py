@@ -149,7 +149,7 @@ def summarise(chains: Sequence[Chain]) -> dict[str, Any]:
     hits: dict[str, list[float]] = defaultdict(list)
     for c in chains:
         hits[c.question.kind].append(is_right(c))
-    em = {k: round(sum(hits[k]) / len(hits[k]), 3) for k in KINDS}
+    em = {k: round(sum(hits[k]) / len(hits[k]), 3) for k in KINDS if hits[k]}
     n = len(chains)
     return {
         "em": em,
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--policy", type=Path, required=True, help="folder of a checkpoint")
     parser.add_argument("--questions", type=int, default=240)
     parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--topk", type=int, default=Limits.topk)
+    parser.add_argument("--topk", type=int, default=Limits().topk)
     args = parser.parse_args()
     world = load_world()
     _, tests = geohop.make_questions(world, num_train=0, num_test=args.questions, seed=1)

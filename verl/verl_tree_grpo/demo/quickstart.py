@@ -88,7 +88,7 @@ def prepare(model: str) -> None:
 
 def run_cli(*arguments: str) -> None:
     """Run ``tree-grpo`` in a process of its own; its output passes through."""
-    subprocess.run([sys.executable, "-m", "search_r1.cli", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "search_r1", *arguments], check=True)
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def start(arguments: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
     """``tree-grpo`` in its own process group, ended with everything it started."""
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "search_r1.cli", *arguments],
+            [sys.executable, "-m", "search_r1", *arguments],
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

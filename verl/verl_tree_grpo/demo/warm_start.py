@@ -182,38 +182,36 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--minutes", type=float, default=30.0, help="training time of both stages")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--skill", type=Path, help="start from this careful checkpoint; only the mixture stage"
-    )
+    parser.add_argument("--start", type=Path, help="continue from this careful checkpoint")
     args = parser.parse_args()
-    run(args.out, args.minutes, args.seed, args.skill)
+    run(args.out, args.minutes, args.seed, args.start)
 
 
-def run(out: Path, minutes: float, seed: int, skill: Path | None) -> None:
-    """Both stages, or the second alone; writes ``out/careful`` after the first, then ``out``."""
+def run(out: Path, minutes: float, seed: int, start: Path | None) -> None:
+    """Both stages; writes ``out/careful`` after the first, then ``out``."""
     rng = Random(seed)
     world = load_world()
     questions, tests = geohop.make_questions(world, num_train=4000, num_test=240, seed=1)
     names = load_names(world, {h.entity for q in tests for h in q.chain[:1]})
-    if skill is None:
+    if start is None:
         tokenizer = train_tokenizer(tokenizer_texts(world, names, questions, rng))
         model = new_model(tokenizer, seed)
     else:
-        tokenizer = AutoTokenizer.from_pretrained(skill)
-        model = Qwen2ForCausalLM.from_pretrained(skill, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        model = Qwen2ForCausalLM.from_pretrained(start, dtype=torch.float32)
     index = PassageIndex(write_passages(world))
     codec = Codec(tokenizer)
     teacher = Teacher(codec, names, world, questions, index, CAREFUL, rng)
     held_out = list(replace_questions(teacher, tests))
     print(f"{model.num_parameters()} parameters, {len(tokenizer)} tokens", flush=True)
     body = compiled(model)
-    if skill is None:
-        seconds = 60 * minutes * (1 - MIXTURE_SHARE)
-        train(model, body, teacher, Stage(seconds, 1.5e-3, 0.02, 0.15), held_out)
-        save(model, tokenizer, out / "careful")
-        minutes *= MIXTURE_SHARE
+    seconds = 60 * minutes
+    fresh = Stage(seconds * (1 - MIXTURE_SHARE), 1.5e-3, 0.02, 0.15)
+    skill = fresh if start is None else replace(fresh, peak_rate=8e-4, all_tokens_until=0.0)
+    train(model, body, teacher, skill, held_out)
+    save(model, tokenizer, out / "careful")
     teacher.haste = MIXTURE
-    train(model, body, teacher, Stage(60 * minutes, 3e-4, 0.05), held_out)
+    train(model, body, teacher, Stage(seconds * MIXTURE_SHARE, 3e-4, 0.05), held_out)
     save(model, tokenizer, out)
 
 
