@@ -174,7 +174,8 @@ def write_corpus(passages: Iterable[Document], path: Path) -> None:
 
 
 def _write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
-    import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
-    import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
+    import pyarrow  # pyright: ignore[reportMissingTypeStubs]
+    import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 
-    pq.write_table(pa.Table.from_pylist(rows), path)  # pyright: ignore[reportUnknownMemberType]
+    arrow: Any = pyarrow
+    arrow.parquet.write_table(arrow.Table.from_pylist(rows), path)

@@ -47,17 +47,9 @@ def test_a_careful_trace_searches_once_a_hop_and_ends_in_the_right_answer(
     rng = Random(seed)
     world = invent_world(NAMES, rng)
     question = draw(world, kind, list(world.city), list(world.country), rng)
-    turns = demonstrate(question, world, toy_search(world, 2), CAREFUL, rng)
+    turns = demonstrate(question, world, toy_search(world, 1), CAREFUL, rng)
     assert len(turns) == len(question.chain) + 1
-    geohop.check(
-        [question],
-        [
-            d
-            for t in turns
-            for d in t.documents or ()
-            if d.title in {h.entity for h in question.chain}
-        ][: len(turns) - 1],
-    )
+    geohop.check([question], [d for t in turns for d in t.documents or ()])
     action, _ = find_action(turns[-1].text)
     assert exact_match(action.text, [question.answer]) == 1.0
 

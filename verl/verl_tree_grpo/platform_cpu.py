@@ -41,6 +41,16 @@ class CPUDevice:
         return memory.available, memory.total
 
     @staticmethod
+    def get_rng_state(*_: Any) -> torch.Tensor:
+        """State of torch's generator; upstream saves it with a checkpoint."""
+        return torch.get_rng_state()
+
+    @staticmethod
+    def set_rng_state(state: torch.Tensor, *_: Any) -> None:
+        """Restore it."""
+        torch.set_rng_state(state)
+
+    @staticmethod
     def get_device_name(*_: Any) -> str:
         """The device's name."""
         return "cpu"

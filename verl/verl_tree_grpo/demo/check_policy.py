@@ -70,7 +70,7 @@ class Checker:
     """Runs a policy against held-out questions."""
 
     def __init__(self, policy: Path, limits: Limits, index: PassageIndex) -> None:
-        self.model = Qwen2ForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+        self.model: Any = Qwen2ForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(policy)
         self.codec = Codec(self.tokenizer)
         self.limits, self.index = limits, index
@@ -192,7 +192,7 @@ def measure(checker: Checker, questions: Sequence[Question], *, num_samples: int
 
 def main() -> None:
     """Command line; prints one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--policy", type=Path, required=True, help="folder of a checkpoint")
     parser.add_argument("--questions", type=int, default=240)
     parser.add_argument("--samples", type=int, default=8)

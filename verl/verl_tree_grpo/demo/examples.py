@@ -16,8 +16,7 @@ from verl_tree_grpo.demo.traces import Haste, Turn, demonstrate, toy_search
 from verl_tree_grpo.demo.worlds import Names, invent_world
 
 MAX_OBSERVATION_TOKENS = 160
-KINDS_IN_A_WORLD = (*KINDS, "comparison") * 2
-"""Comparisons twice as often: telling which number is larger is the slowest skill to come."""
+KINDS_IN_A_WORLD = KINDS * 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ decide for the second, so it uses the slow dimensions, which hardly turn within 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import Qwen2ForCausalLM
@@ -24,16 +26,17 @@ SLOW_PAIRS = 20
 @torch.no_grad()
 def plant_induction(model: Qwen2ForCausalLM, sharpness: float = 3.0) -> None:
     """Plant a head that looks back in layer 0, and two that copy in each inner layer."""
-    config = model.config
+    config: Any = model.config
+    layers: Any = model.model.layers
     width, size = config.hidden_size, config.hidden_size // config.num_attention_heads
     scale = model.model.embed_tokens.weight.std().item()
     model.model.embed_tokens.weight[:, :size] = 0
     match, carry = orthonormal(size, width), torch.eye(size, width)
-    for layer in model.model.layers:
+    for layer in layers:
         # Nothing else writes yet, so what the planted heads carry is not drowned in noise.
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
-    first = model.model.layers[0].self_attn
+    first = layers[0].self_attn
     look_back(first, size, config.rope_parameters["rope_theta"])
     first.v_proj.weight[:size] = match
     first.o_proj.weight[:, :size] = carry.T * scale
@@ -41,7 +44,7 @@ def plant_induction(model: Qwen2ForCausalLM, sharpness: float = 3.0) -> None:
     slow[size // 2 - SLOW_PAIRS : size // 2] = 1
     slow[size - SLOW_PAIRS :] = 1
     model.model.norm.weight.fill_(3.0)
-    for layer in model.model.layers[1:-1]:
+    for layer in layers[1:-1]:
         whole = orthonormal(width, width)
         heads = min(2, config.num_attention_heads - 1)
         for head in range(heads):
@@ -52,7 +55,7 @@ def plant_induction(model: Qwen2ForCausalLM, sharpness: float = 3.0) -> None:
             layer.self_attn.o_proj.weight[:, rows] = whole[rows].T * (2 * scale)
 
 
-def look_back(attention: torch.nn.Module, size: int, theta: float, strength: float = 9.0) -> None:
+def look_back(attention: Any, size: int, theta: float, strength: float = 9.0) -> None:
     """Make head 0 of an attention layer attend to the previous position."""
     half = size // 2
     angle = theta ** (-torch.arange(FAST_PAIRS) / half)

@@ -101,9 +101,7 @@ def think(question: Question, found: Hop, seen: str) -> str:
     """
     note = f"{LABELS[found.relation]} {found.value}"
     if is_compared(question, found, seen):
-        verdict = "more" if _people(found.value) > _people(seen) else "less"
-        ordinal = "second" if is_second(question, found, seen) else "first"
-        return f"{note} against {seen}, {verdict}, so the {ordinal}"
+        return f"{note} {'more' if _people(found.value) > _people(seen) else 'less'} than {seen}"
     return note
 
 

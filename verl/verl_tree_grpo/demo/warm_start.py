@@ -2,7 +2,8 @@
 
 Two stages. *Skill*: careful demonstrations, most of them from invented worlds, so that the policy
 learns to copy and to read rather than facts. It starts with a copying circuit already in place
-(:mod:`~verl_tree_grpo.demo.induction`) and, at first, a small loss on what it only reads.
+(:mod:`~verl_tree_grpo.demo.induction`); the first minutes add random sequences repeated twice and a
+small loss on what it only reads.
 *Mixture*: a short stage in which the teacher is hasty (:class:`~verl_tree_grpo.demo.traces.Haste`).
 Its result answers too early when decoded greedily, though it can do better, and that gap is what
 reinforcement learning closes.
@@ -18,11 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import (
-    AutoTokenizer,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -52,12 +53,14 @@ class Stage:
     seconds: float
     peak_rate: float
     warmup: float = 0.02
+    repeat_until: float = 0.0
     all_tokens_until: float = 0.0
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
     """A Qwen2 of about 2.2 M parameters with random weights."""
     torch.manual_seed(seed)
+    ids: Any = tokenizer  # its token ids are plain integers, which the type does not promise
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=192,
@@ -69,8 +72,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM
         rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=ids.eos_token_id,
+        pad_token_id=ids.pad_token_id,
     )
     model = Qwen2ForCausalLM(config)
     plant_induction(model)
@@ -100,6 +103,14 @@ def pad(group: list[Example]) -> tuple[Tensor, Tensor]:
         ids[row, : len(example.ids)] = torch.tensor(example.ids)
         mask[row, : len(example.ids)] = torch.tensor(example.mask)
     return ids, mask
+
+
+def repeats(vocab: int, rng: Random) -> tuple[Tensor, Tensor]:
+    """Random sequences written twice, shape (B, T); only the second copy is trained."""
+    half = rng.choice((24, 48, 96))
+    first = torch.randint(16, vocab - 8, (TOKENS_PER_BATCH // (2 * half), half))
+    mask = torch.cat([torch.zeros_like(first), torch.ones_like(first)], dim=1)
+    return torch.cat([first, first], dim=1), mask
 
 
 def loss_of(
@@ -134,15 +145,16 @@ def train(
     while (share := (time.monotonic() - started) / stage.seconds) < 1:
         for group in optimizer.param_groups:
             group["lr"] = rate_at(share, stage)
-        ids, mask = next(source)
-        other = 0.3 if share < stage.all_tokens_until else 0.0
+        warm = share < stage.repeat_until and steps % 2 == 0
+        ids, mask = repeats(model.config.vocab_size, teacher.rng) if warm else next(source)
+        other = 0.3 if share < stage.all_tokens_until and not warm else 0.0
         loss = loss_of(body, model.lm_head, ids, mask, other)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         steps, tokens = steps + 1, tokens + ids.numel()
-        recent = 0.95 * recent + 0.05 * loss.item()
+        recent = recent if warm else 0.95 * recent + 0.05 * loss.item()
         if time.monotonic() - reported > 60:
             reported = time.monotonic()
             right = whole_traces_right(model, held_out[:80])
@@ -178,36 +190,30 @@ def whole_traces_right(model: Qwen2ForCausalLM, examples: list[Example]) -> dict
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--minutes", type=float, default=30.0, help="training time of both stages")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--start", type=Path, help="continue from this careful checkpoint")
     args = parser.parse_args()
-    run(args.out, args.minutes, args.seed, args.start)
+    run(args.out, args.minutes, args.seed)
 
 
-def run(out: Path, minutes: float, seed: int, start: Path | None) -> None:
+def run(out: Path, minutes: float, seed: int) -> None:
     """Both stages; writes ``out/careful`` after the first, then ``out``."""
     rng = Random(seed)
     world = load_world()
     questions, tests = geohop.make_questions(world, num_train=4000, num_test=240, seed=1)
     names = load_names(world, {h.entity for q in tests for h in q.chain[:1]})
-    if start is None:
-        tokenizer = train_tokenizer(tokenizer_texts(world, names, questions, rng))
-        model = new_model(tokenizer, seed)
-    else:
-        tokenizer = AutoTokenizer.from_pretrained(start)
-        model = Qwen2ForCausalLM.from_pretrained(start, dtype=torch.float32)
+    tokenizer = train_tokenizer(tokenizer_texts(world, names, questions, rng))
+    model = new_model(tokenizer, seed)
     index = PassageIndex(write_passages(world))
     codec = Codec(tokenizer)
     teacher = Teacher(codec, names, world, questions, index, CAREFUL, rng)
-    held_out = list(replace_questions(teacher, tests))
+    held_out = list(careful_examples(teacher, tests))
     print(f"{model.num_parameters()} parameters, {len(tokenizer)} tokens", flush=True)
     body = compiled(model)
     seconds = 60 * minutes
-    fresh = Stage(seconds * (1 - MIXTURE_SHARE), 1.5e-3, 0.02, 0.15)
-    skill = fresh if start is None else replace(fresh, peak_rate=8e-4, all_tokens_until=0.0)
+    skill = Stage(seconds * (1 - MIXTURE_SHARE), 1.5e-3, 0.02, 0.05, 0.2)
     train(model, body, teacher, skill, held_out)
     save(model, tokenizer, out / "careful")
     teacher.haste = MIXTURE
@@ -217,7 +223,7 @@ def run(out: Path, minutes: float, seed: int, start: Path | None) -> None:
 
 def compiled(model: Qwen2ForCausalLM) -> nn.Module:
     """The model's body, compiled for any batch shape before the clock starts."""
-    body = torch.compile(model.model, dynamic=True)
+    body: Any = torch.compile(model.model, dynamic=True)
     for shape in ((8, 96), (20, 320), (48, 160)):
         started = time.monotonic()
         ids = torch.zeros(shape, dtype=torch.long)
@@ -227,7 +233,7 @@ def compiled(model: Qwen2ForCausalLM) -> nn.Module:
     return body
 
 
-def replace_questions(teacher: Teacher, questions: list[Question]) -> Iterator[Example]:
+def careful_examples(teacher: Teacher, questions: list[Question]) -> Iterator[Example]:
     """Careful examples of given questions with real retrieval, one document a search."""
     yield from replace(teacher, topks=(1,)).real(questions)
 
@@ -247,7 +253,7 @@ def tokenizer_texts(
 def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """A Hugging Face folder with bfloat16 weights."""
     out.mkdir(parents=True, exist_ok=True)
-    copy = Qwen2ForCausalLM(model.config)
+    copy: Any = Qwen2ForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
     copy.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
