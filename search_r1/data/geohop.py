@@ -175,7 +175,8 @@ def write_corpus(passages: Iterable[Document], path: Path) -> None:
 
 def _write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
     import pyarrow  # pyright: ignore[reportMissingTypeStubs]
-    import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
+    import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
 
     arrow: Any = pyarrow
-    arrow.parquet.write_table(arrow.Table.from_pylist(rows), path)
+    writer: Any = parquet
+    writer.write_table(arrow.Table.from_pylist(rows), path)
