@@ -193,10 +193,10 @@ def test_a_hub_id_needs_the_cache_or_a_network(tmp_path: Path) -> None:
 
 
 def test_a_response_that_exceeds_the_context_is_refused(tmp_path: Path) -> None:
-    config = derived(actor_rollout_ref__model__path=model(tmp_path / "model", positions=1024))
+    config = derived(actor_rollout_ref__model__path=model(tmp_path / "model", positions=512))
     message = only(check_context(config))
-    assert "1088 tokens" in message and "max_position_embeddings = 1024" in message
-    fits = derived(actor_rollout_ref__model__path=model(tmp_path / "other", positions=1088))
+    assert "544 tokens" in message and "max_position_embeddings = 512" in message
+    fits = derived(actor_rollout_ref__model__path=model(tmp_path / "other", positions=544))
     assert list(check_context(fits)) == []
 
 
@@ -267,7 +267,7 @@ def test_a_prompt_longer_than_its_limit_is_named_by_its_row(tmp_path: Path) -> N
     values = data(tmp_path, [row(), row(prompt="word " * 300)])
     values["actor_rollout_ref__model__path"] = model(tmp_path / "model")
     message = only(check_prompt_lengths(derived(**values)))
-    assert "row 1 has 300 tokens" in message and "data.max_prompt_length = 256" in message
+    assert "row 1 has 300 tokens" in message and "data.max_prompt_length = 64" in message
 
 
 def test_fewer_rows_than_a_batch_would_train_nothing(tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ def test_examples_train_what_the_policy_writes_and_nothing_it_reads(codec: Codec
     turns = demonstrate(question, world, toy_search(world, 1), CAREFUL, rng)
     example = codec.example(question, turns)
     trained = [i for i, m in zip(example.ids, example.mask, strict=True) if m]
-    assert codec.decode(trained) == "".join(t.text for t in turns) + "<|im_end|>"
+    assert trained[-1] == codec.end_id
+    assert codec.decode(trained) == "".join(t.text for t in turns)
     observation = OPEN + format_documents(turns[0].documents or ()) + CLOSE
     assert observation in codec.decode(example.ids)
 

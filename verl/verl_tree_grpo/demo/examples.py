@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from transformers import PreTrainedTokenizerFast
-
 from search_r1.data.geohop_questions import KINDS, Question, draw
 from search_r1.data.geohop_world import World
 from search_r1.prompts import build_prompt, observe
 from verl_tree_grpo.demo.passages import PassageIndex
 from verl_tree_grpo.demo.traces import Haste, Turn, demonstrate, toy_search
 from verl_tree_grpo.demo.worlds import Names, invent_world
+from verl_tree_grpo.policy import HFCodec
 
 MAX_OBSERVATION_TOKENS = 160
 KINDS_IN_A_WORLD = KINDS * 2
@@ -28,25 +27,17 @@ class Example:
     kind: str
 
 
-class Codec:
-    """A tokenizer as the rollout uses it: segments are encoded one by one, never joined."""
+class Codec(HFCodec):
+    """The rollout's tokenizer, which also lays out demonstrations as a rollout would."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.tokenizer = tokenizer
-        self.end_id = int(tokenizer.convert_tokens_to_ids("<|im_end|>"))  # pyright: ignore
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of one segment, without special tokens."""
-        return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, tags included."""
-        return self.tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False)
+    @property
+    def end_id(self) -> int:
+        """The id that closes a turn."""
+        return int(self.tokenizer.eos_token_id)
 
     def prompt(self, question: str) -> list[int]:
-        """The rendered chat prompt of a question, as ``apply_chat_template`` gives it."""
-        user = build_prompt(question, "bare")
-        return self.encode(f"<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n")
+        """The rendered chat prompt of a question."""
+        return self.render([{"role": "user", "content": build_prompt(question, "bare")}])
 
     def example(self, question: Question, turns: Sequence[Turn]) -> Example:
         """Prompt, turns and observations in one sequence; observations are not trained."""

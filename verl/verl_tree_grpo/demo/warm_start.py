@@ -55,6 +55,7 @@ class Stage:
     warmup: float = 0.02
     repeat_until: float = 0.0
     all_tokens_until: float = 0.0
+    tokens_per_batch: int = TOKENS_PER_BATCH
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
@@ -80,13 +81,16 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM
     return model
 
 
-def batches(examples: Iterator[Example], rng: Random) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of similar lengths: ids and mask, shape (B, T)."""
+def batches(
+    examples: Iterator[Example], rng: Random, tokens_per_batch: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of similar lengths, sorted within pools of 32 or so: ids and mask, shape (B, T)."""
+    pool_size = max(1, tokens_per_batch // 8)
     while True:
-        pool = sorted((next(examples) for _ in range(768)), key=lambda e: len(e.ids))
+        pool = sorted((next(examples) for _ in range(pool_size)), key=lambda e: len(e.ids))
         made: list[list[Example]] = [[]]
         for example in pool:
-            if (len(made[-1]) + 1) * len(example.ids) > TOKENS_PER_BATCH:
+            if (len(made[-1]) + 1) * len(example.ids) > tokens_per_batch:
                 made.append([])
             made[-1].append(example)
         rng.shuffle(made)
@@ -139,7 +143,7 @@ def train(
     rest = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=stage.peak_rate, betas=(0.9, 0.98), fused=True)
-    source = batches(teacher.stream(), teacher.rng)
+    source = batches(teacher.stream(), teacher.rng, stage.tokens_per_batch)
     started = reported = time.monotonic()
     steps, tokens, recent = 0, 0, 8.0
     while (share := (time.monotonic() - started) / stage.seconds) < 1:
