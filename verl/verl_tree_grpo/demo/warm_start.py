@@ -84,7 +84,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM
 def batches(
     examples: Iterator[Example], rng: Random, tokens_per_batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of similar lengths, sorted within pools of 32 or so: ids and mask, shape (B, T)."""
+    """Batches of similar lengths, sorted within a pool: ids and mask, shape (B, T)."""
     pool_size = max(1, tokens_per_batch // 8)
     while True:
         pool = sorted((next(examples) for _ in range(pool_size)), key=lambda e: len(e.ids))
