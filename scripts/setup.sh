@@ -13,7 +13,7 @@ find_python() {
   local candidate
   for candidate in "${PYTHON:-}" python3.12 python3.11 python3; do
     [[ -n "$candidate" ]] && command -v "$candidate" >/dev/null || continue
-    "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' &&
+    "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null &&
       { echo "$candidate"; return; }
   done
   echo "setup: no Python 3.11 or 3.12 found; install one, or name it: PYTHON=/path/to/python" >&2

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def commit() -> str:
 
 def show(summary: Mapping[str, Any], out: Path) -> None:
     """Print the table, a sample tree and where things are."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 110)
     table = Table(title=f"GeoHop, {summary['test_questions']} held-out questions, greedy chains")
     for column in ("exact match", "before", "after", "change"):
         table.add_column(column, justify="left" if column == "exact match" else "right")
