@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, overrides = parser.parse_known_args(argv)
     began = time.time() - float(os.environ.get("QUICKSTART_SETUP_S", 0))
     args.out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, _interrupt)
+    # Said out loud, since a shell starts background jobs with SIGINT ignored.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _interrupt)
     try:
         prepare(args.model)
         ready = time.time()
