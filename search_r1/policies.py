@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from search_r1.protocols import PolicyError
 from search_r1.types import Generation
 
 END_ID = 0
@@ -15,7 +14,7 @@ class ScriptedPolicy:
     """A policy whose next turn is a function of the text so far; one token per character.
 
     ``script`` receives the context as text and returns the whole next turn. A script that raises
-    :class:`PolicyError` plays a broken engine. Log-probs are a constant -0.5.
+    :class:`~search_r1.protocols.PolicyError` plays a broken engine. Log-probs are a constant -0.5.
     """
 
     def __init__(self, script: Callable[[str], str], *, latency_s: float = 0.0) -> None:
@@ -36,7 +35,7 @@ class ScriptedPolicy:
         text = self._script(self.decode(context_ids))
         ends = [text.index(s) + len(s) for s in stop if s in text]
         ids = self.encode(text[: min(ends, default=len(text))])[:max_tokens]
-        return Generation(tuple(ids), (-0.5,) * len(ids), ended=bool(ends))
+        return Generation(tuple(ids), (-0.5,) * len(ids))
 
     def encode(self, text: str) -> list[int]:
         """One id per character, shifted by one; 0 is the end of turn."""
@@ -55,6 +54,3 @@ class ScriptedPolicy:
     def end_ids(self) -> frozenset[int]:
         """The end-of-turn id."""
         return frozenset({END_ID})
-
-
-__all__ = ["END_ID", "PolicyError", "ScriptedPolicy"]

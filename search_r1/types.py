@@ -96,13 +96,11 @@ class Generation:
     """What one call to the policy returned.
 
     ``token_ids`` and ``logprobs`` have equal length; nothing in them was ever decoded and encoded
-    again. ``ended`` is True where the policy closed its turn itself (stop string or end token),
-    False where the token limit cut it.
+    again. ``num_cached_tokens`` counts context tokens served from the engine's prefix cache.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    ended: bool = True
     num_cached_tokens: int = 0
     weight_version: int | None = None
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKPOINT = ROOT / "verl/verl_tree_grpo/demo/checkpoint"
 for name in ("verl", "vllm", "faiss", "sentence_transformers"):
     pytest.importorskip(name, reason=f"end-to-end tests need {name}; run bash scripts/setup.sh")
 

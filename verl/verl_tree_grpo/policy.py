@@ -100,7 +100,6 @@ class EnginePolicy:
         return Generation(
             token_ids=ids,
             logprobs=tuple(out.log_probs),
-            ended=len(ids) < max_tokens,
             num_cached_tokens=out.extra_fields.get("num_cached_tokens") or 0,
             weight_version=out.extra_fields.get("global_steps"),
         )

@@ -118,7 +118,6 @@ class TreeTrainer(PPOTrainerSync):
 
     def _validate(self) -> dict[str, float]:
         """Upstream's validation plus means per data source and subset."""
-        self._forests = []
         metrics = super()._validate()
         forests = self.agent_loop_manager.collect_validation()
         return metrics | validation_metrics(forests)

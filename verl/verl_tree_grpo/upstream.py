@@ -71,7 +71,6 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     ),
     "losses": ("verl.workers.utils:losses", "imports agg_loss by name"),
     "trainer_base": ("verl.trainer.ppo.v1:trainer_base", "imports agg_loss by name"),
-    "kl_penalty": ("verl.trainer.ppo.core_algos:kl_penalty", "contract of the k3 estimator"),
     # CPU platform
     "PlatformBase": ("verl.plugin.platform:PlatformBase", "interface of a platform"),
     "PlatformRegistry": ("verl.plugin.platform:PlatformRegistry", "register(platform='cpu')"),
